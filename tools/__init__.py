@@ -1,0 +1,1 @@
+"""Generates, checks and proves the patches that make training scripts count applied updates. Run: python -m tools."""

@@ -1,0 +1,1 @@
+"""One rewrite a file; `RULES` is the order in which they run."""

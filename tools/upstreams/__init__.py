@@ -1,0 +1,1 @@
+"""One upstream a file: which series it has and which patches make each of them."""
