@@ -1,0 +1,154 @@
+"""Profiles against values computed elsewhere to 30 digits, and against their definitions."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import quad
+
+from accelerate_ext.ema import profile
+
+REFERENCE = json.loads((Path(__file__).parent / "data" / "reference_values.json").read_text())
+ACCEPTED = [s for s in REFERENCE["gamma_from_sigma_rel"] if float(s) <= profile.MAX_SIGMA_REL]
+WALK = REFERENCE["walk_inner_products"]
+
+
+def gamma_of(sigma: str) -> float:
+    return profile.RAW if sigma == "raw" else profile.gamma_from_sigma_rel(float(sigma))
+
+
+@pytest.mark.parametrize("sigma", ACCEPTED)
+def test_gamma_equals_the_reference(sigma):
+    assert gamma_of(sigma) == pytest.approx(float(REFERENCE["gamma_from_sigma_rel"][sigma]), rel=1e-12)
+
+
+@pytest.mark.parametrize("gamma", REFERENCE["sigma_rel_from_gamma"])
+def test_sigma_rel_equals_the_reference(gamma):
+    expected = float(REFERENCE["sigma_rel_from_gamma"][gamma])
+    assert profile.sigma_rel_from_gamma(float(gamma)) == pytest.approx(expected, rel=1e-14)
+
+
+@given(st.floats(1e-100, profile.MAX_SIGMA_REL))
+def test_gamma_and_sigma_rel_are_inverse_over_the_whole_range(sigma):
+    assert profile.sigma_rel_from_gamma(profile.gamma_from_sigma_rel(sigma)) == pytest.approx(sigma, rel=1e-13)
+
+
+def test_the_widest_accepted_profile_is_the_uniform_average():
+    assert profile.gamma_from_sigma_rel(profile.MAX_SIGMA_REL) == pytest.approx(0, abs=1e-14)
+
+
+@pytest.mark.parametrize("sigma", [0, -0.1, 0.2887, 0.3, 0.301, 0.35, 0.5, 16.97, math.nan, math.inf])
+def test_a_width_that_no_rising_profile_has_is_refused(sigma):
+    with pytest.raises(ValueError, match=r"must lie between 0 and 0\.2887"):
+        profile.gamma_from_sigma_rel(sigma)
+
+
+@pytest.mark.parametrize("gamma", [-0.1, -5, math.nan])
+def test_a_negative_gamma_is_refused(gamma):
+    with pytest.raises(ValueError, match="`gamma` must be 0 or more"):
+        profile.sigma_rel_from_gamma(gamma)
+
+
+@pytest.mark.parametrize("label", REFERENCE["beta"])
+def test_beta_of_one_step_equals_the_reference(label):
+    gamma = gamma_of(label.removeprefix("sigma_rel="))
+    for t, expected in REFERENCE["beta"][label].items():
+        assert profile.beta(gamma, int(t) - 1, int(t)) == pytest.approx(float(expected), rel=1e-14, abs=1e-300)
+        assert profile.new_weight(gamma, int(t) - 1, int(t)) == pytest.approx(1 - float(expected), abs=1e-14)
+
+
+def test_beta_of_ten_steps_equals_the_reference_and_the_product_of_single_ones():
+    gamma = gamma_of("0.10")
+    block = profile.beta(gamma, 990, 1000)
+    assert block == pytest.approx(float(REFERENCE["beta_block_of_k"]["sigma_rel=0.10,t=1000,k=10"]), rel=1e-14)
+    assert block == pytest.approx(math.prod(profile.beta(gamma, t - 1, t) for t in range(991, 1001)), rel=1e-13)
+
+
+def test_new_weight_keeps_its_digits_where_beta_is_nearly_one():
+    gamma, t = 16.97, 10**12
+    assert profile.new_weight(gamma, t - 1, t) == pytest.approx((gamma + 1) / t, rel=1e-10)
+
+
+def test_nothing_new_means_beta_one_and_nothing_seen_means_beta_zero():
+    assert (profile.beta(6.94, 7, 7), profile.new_weight(6.94, 7, 7)) == (1.0, 0.0)
+    assert (profile.beta(6.94, 0, 7), profile.new_weight(6.94, 0, 7)) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(("t_last", "t"), [(8, 7), (-1, 7), (0, 0), (0, math.nan), (1, math.inf)])
+def test_steps_that_go_back_or_are_no_numbers_are_refused(t_last, t):
+    with pytest.raises(ValueError, match="`t"):
+        profile.beta(6.94, t_last, t)
+
+
+@pytest.mark.parametrize("sigma", REFERENCE["discrete_step_weights_t=8"])
+def test_step_weights_equal_the_reference_and_the_updates_that_make_them(sigma):
+    gamma, weights = gamma_of(sigma), np.zeros(8)
+    for t in range(1, 9):
+        weights *= profile.beta(gamma, t - 1, t)
+        weights[t - 1] += profile.new_weight(gamma, t - 1, t)
+    expected = [float(value) for value in REFERENCE["discrete_step_weights_t=8"][sigma]]
+    assert profile.step_weights(8, gamma) == pytest.approx(expected, rel=1e-12)
+    assert weights == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("sigma", REFERENCE["profile_moments"])
+def test_moments_and_masses_equal_the_reference(sigma):
+    gamma, expected = gamma_of(sigma), REFERENCE["profile_moments"][sigma]
+    mean, std = profile.moments(1.0, gamma)
+    assert mean == pytest.approx(float(expected["mean_over_t"]), rel=1e-14)
+    assert std == pytest.approx(float(expected["std_over_t"]), rel=1e-13)
+    for label, value in REFERENCE["profile_mass_last_fraction"][sigma].items():
+        start = 100 - int(label.removeprefix("last_").removesuffix("%"))
+        assert profile.mass(start, 100, 100, gamma) == pytest.approx(float(value), rel=1e-12)
+
+
+def test_density_integrates_to_the_mass_and_the_cumulative_weight():
+    area, _ = quad(lambda tau: float(profile.density(tau, 80.0, 6.94)), 20, 60)
+    assert area == pytest.approx(profile.mass(20, 60, 80, 6.94), rel=1e-10)
+    assert area == pytest.approx(float(np.diff(profile.cumulative([20, 60], 80, 6.94))[0]), rel=1e-10)
+    assert profile.density([-1.0, 81.0], 80, 6.94).tolist() == [0, 0]
+    assert profile.mass(90, 100, 80, 6.94) == 0
+
+
+@pytest.mark.parametrize("case", REFERENCE["inner_products"])
+def test_inner_products_equal_the_reference_either_way_round(case):
+    a, b = (case["t_a"], gamma_of(case["sigma_a"])), (case["t_b"], gamma_of(case["sigma_b"]))
+    assert profile.inner_product(*a, *b) == pytest.approx(float(case["dot"]), rel=1e-13)
+    assert profile.inner_product(*b, *a) == profile.inner_product(*a, *b)
+
+
+@pytest.mark.parametrize("case", WALK)
+def test_walk_inner_products_equal_the_reference_either_way_round(case):
+    a, b = (case["t_a"], gamma_of(case["sigma_a"])), (case["t_b"], gamma_of(case["sigma_b"]))
+    assert profile.walk_inner_product(*a, *b) == pytest.approx(float(case["walk_dot"]), rel=1e-13)
+    assert profile.walk_inner_product(*b, *a) == profile.walk_inner_product(*a, *b)
+
+
+def test_inner_products_broadcast_to_a_matrix():
+    t, gamma = np.array([100.0, 200.0, 300.0]), np.array([16.97, 6.94, 6.94])
+    matrix = profile.inner_product(t[:, None], gamma[:, None], t[None], gamma[None])
+    assert matrix.shape == (3, 3)
+    assert matrix == pytest.approx(matrix.T)
+    assert matrix[0, 2] == profile.inner_product(100, 16.97, 300, 6.94)
+
+
+def test_profiles_of_plain_checkpoints_have_no_inner_product_but_a_walk_one():
+    with pytest.raises(ValueError, match="use fit='walk'"):
+        profile.inner_product(10, profile.RAW, 10, 6.94)
+    assert profile.walk_inner_product(10, profile.RAW, 10, profile.RAW) == 10
+    assert profile.sigma_rel_from_gamma(profile.RAW) == 0
+    assert profile.cumulative([9.0, 10.0], 10, profile.RAW).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("t", "gamma", "what"), [(0, 1, "`t`"), (math.inf, 1, "`t`"), (10, -1, "`gamma`"), (10, math.nan, "`gamma`")]
+)
+def test_inner_products_refuse_what_has_no_profile(t, gamma, what):
+    with pytest.raises(ValueError, match=f"every {what} must be"):
+        profile.walk_inner_product(t, gamma, 10, 6.94)
