@@ -1,0 +1,77 @@
+"""Headers of safetensors files: where each tensor lies, checked against the size of the file."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+MAX_HEADER_BYTES = 100_000_000
+
+
+class SnapshotError(ValueError):
+    """A snapshot, or a folder of snapshots, that cannot be used. The text names the file and says what to do."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor lies in a file: bytes `start` to `stop` of the file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
+    """Entries in file order, and metadata, of any safetensors file; only the header is read.
+
+    Raises: SnapshotError naming the file if it is not safetensors or its size is not what its header says.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+            raise SnapshotError(f"{path} is not a safetensors file, or it is cut short: {size} bytes; remove it")
+        try:
+            header: dict[str, Any] = json.loads(file.read(length))
+            metadata = header.pop("__metadata__", {})
+            entries = {name: _entry(record, 8 + length) for name, record in header.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SnapshotError(f"{path} has a header that is not safetensors ({error}); remove it") from error
+    expected = max((entry.stop for entry in entries.values()), default=8 + length)
+    if size != expected:
+        raise SnapshotError(f"{path} must be {expected} bytes long by its header, it is {size}: cut short; remove it")
+    entries = dict(sorted(entries.items(), key=lambda item: item[1].start))
+    return entries, metadata
+
+
+def _entry(record: dict[str, Any], base: int) -> Entry:
+    dtype, shape = DTYPES[record["dtype"]], tuple(int(size) for size in record["shape"])
+    start, stop = record["data_offsets"]
+    if stop - start != math.prod(shape) * dtype.itemsize or start < 0:
+        raise ValueError(f"offsets {start} to {stop} do not hold a {record['dtype']} tensor of shape {list(shape)}")
+    return Entry(dtype, shape, base + start, base + stop)
