@@ -1,0 +1,183 @@
+"""Fit weights against values computed elsewhere to 30 digits, and against random walks that are really walked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from accelerate_ext.ema import fit as fits
+from accelerate_ext.ema import profile
+
+REFERENCE = json.loads((Path(__file__).parent / "data" / "reference_values.json").read_text())
+TABLE = REFERENCE["predicted_error_fraction_two_averages_uniform_snapshots"]
+
+
+def gamma_of(sigma) -> float:
+    return profile.RAW if sigma == "raw" else profile.gamma_from_sigma_rel(float(sigma))
+
+
+def evenly(count: int, widths=(0.05, 0.10), t: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    steps = np.repeat(np.arange(1, count + 1) * t / count, len(widths))
+    return steps, np.tile([gamma_of(width) for width in widths], count)
+
+
+def walked_averages(t_in, gamma_in, steps: int, walks: int = 400, seed: int = 0) -> np.ndarray:
+    """The averages as ``beta`` keeps them along random walks. Shapes: result (I, walks)."""
+    path = np.random.default_rng(seed).standard_normal((steps, walks)).cumsum(axis=0)
+    rows = [profile.step_weights(int(t), g) @ path[: int(t)] for t, g in zip(t_in, gamma_in, strict=True)]
+    return np.stack(rows)
+
+
+@pytest.mark.parametrize("case", REFERENCE["walk_reconstruct_examples"])
+def test_walk_weights_and_their_predicted_error_equal_the_reference(case):
+    got = fits.fit(
+        case["t"], [gamma_of(s) for s in case["source"]], case["target_t"], gamma_of(case["target_sigma_rel"])
+    )
+    assert got.weights[:, 0] == pytest.approx([float(w) for w in case["weights"]], abs=1e-11)
+    assert got.predicted_error[0] == pytest.approx(float(case["predicted_error_fraction_of_|raw-average|"]), rel=1e-7)
+    assert got.total[0] == pytest.approx(1, abs=1e-13)
+
+
+@pytest.mark.parametrize("case", REFERENCE["reconstruct_examples"])
+@pytest.mark.parametrize(("sum_to_one", "key"), [(None, "weights_lsq"), (True, "weights_lsq_sum1_constrained")])
+def test_profile_weights_equal_the_reference(case, sum_to_one, key):
+    sources = case["t"], [gamma_of(s) for s in case["sigma_rel"]]
+    got = fits.fit(*sources, case["target_t"], gamma_of(case["target_sigma_rel"]), "profile", sum_to_one=sum_to_one)
+    assert got.weights[:, 0] == pytest.approx([float(w) for w in case[key]], abs=1e-11)
+    residual = case["residual_rel_constrained" if sum_to_one else "residual_rel_lsq"]
+    assert got.profile_residual[0] == pytest.approx(float(residual), abs=1e-8)
+
+
+@pytest.mark.parametrize("count", TABLE)
+def test_predicted_errors_of_two_averages_equal_the_reference(count):
+    widths = list(TABLE[count])
+    got = fits.predicted_error(*evenly(int(count)), 1.0, [gamma_of(width) for width in widths])
+    assert got == pytest.approx([float(TABLE[count][width]) for width in widths], rel=1e-6, abs=1e-12)
+
+
+def test_the_distance_of_an_average_from_the_model_equals_the_reference():
+    for sigma, expected in REFERENCE["distance_raw_to_average_unit_walk_t=1"].items():
+        assert fits.distance_from_model(1.0, gamma_of(sigma)) == pytest.approx(float(expected), rel=1e-13)
+
+
+def test_the_predicted_error_is_what_random_walks_show():
+    t, gamma = evenly(8, t=2000)
+    targets = [gamma_of(s) for s in (0.02, 0.075, 0.15, 0.25)]
+    got = fits.fit(t, gamma, 2000, targets)
+    stored = walked_averages(t, gamma, 2000)
+    wanted = walked_averages([2000] * 4, targets, 2000)
+    model = walked_averages([2000], [1e9], 2000)
+    error = np.sqrt(((got.weights.T @ stored - wanted) ** 2).mean(axis=1) / ((model - wanted) ** 2).mean(axis=1))
+    assert error == pytest.approx(got.predicted_error, rel=0.15)
+
+
+def test_no_other_weights_that_add_up_to_one_have_a_smaller_expected_error():
+    t, gamma = evenly(4)
+    best = fits.fit(t, gamma, 1.0, gamma_of(0.15))
+    generator = np.random.default_rng(1)
+    for _ in range(20):
+        moved = generator.standard_normal(len(t)) * 1e-3
+        others = best.weights + (moved - moved.mean())[:, None]
+        worse = fits.describe(others, t, gamma, np.array([1.0]), np.array([gamma_of(0.15)]), noise=np.zeros(len(t)))
+        assert worse.predicted_error[0] > best.predicted_error[0]
+
+
+@pytest.mark.parametrize("width", [0.075, 0.13, 0.15])
+def test_squared_error_falls_at_least_as_the_fourth_power_of_the_number_of_snapshots(width):
+    few, many = (fits.predicted_error(*evenly(count), 1.0, gamma_of(width))[0] for count in (16, 64))
+    assert (few / many) ** 2 > 4**4
+
+
+@pytest.mark.parametrize("kind", ["walk", "profile"])
+def test_a_wanted_average_that_is_stored_is_taken_as_it_is(kind):
+    t, gamma = evenly(16)
+    got = fits.fit(t, gamma, [1.0, 0.5], [gamma_of(0.05), gamma_of(0.10)], kind)
+    assert got.weights[30].tolist() == [1, 0] and got.weights[15].tolist() == [0, 1]
+    assert np.count_nonzero(got.weights) == 2
+    assert got.predicted_error.tolist() == [0, 0]
+    assert got.effective_sigma_rel == pytest.approx([0.05, 0.10], rel=1e-9)
+
+
+def test_the_effective_width_is_the_wanted_one_where_the_fit_is_good():
+    got = fits.fit(*evenly(32), 1.0, [gamma_of(s) for s in (0.075, 0.15, 0.20)])
+    assert got.effective_sigma_rel == pytest.approx([0.075, 0.15, 0.20], rel=1e-3)
+
+
+def test_a_step_between_snapshots_is_built_from_both_sides():
+    t, gamma = evenly(16, t=1600)
+    got = fits.fit(t, gamma, 1450, gamma_of(0.10))
+    assert got.predicted_error[0] < 0.05
+    assert abs(got.weights[t > 1450]).sum() > 0.1
+
+
+def test_rounding_of_the_stored_values_spreads_the_weights_and_is_part_of_the_predicted_error():
+    t, gamma = evenly(16)
+    wanted = np.array([1.0]), np.array([gamma_of(0.05)])
+    noise = np.full(len(t), 1e-3)
+    aware = fits.fit(t, gamma, *wanted, noise=noise)
+    unaware = fits.describe(fits.fit(t, gamma, *wanted).weights, t, gamma, *wanted, noise=noise)
+    assert (aware.weights**2).sum() < (unaware.weights**2).sum() == 1
+    assert 0 < aware.predicted_error[0] < unaware.predicted_error[0]
+    assert aware.total[0] == pytest.approx(1, abs=1e-12)
+
+
+def test_plain_checkpoints_are_averaged_over_the_straight_lines_between_them():
+    case = REFERENCE["raw_checkpoints_hat_weights"]
+    got = fits.path_weights(case["t"], 1000, gamma_of(case["target_sigma_rel"]))
+    assert got == pytest.approx([float(w) for w in case["weights"]], abs=1e-14)
+    shuffled = fits.path_weights(case["t"][::-1], 1000, gamma_of(case["target_sigma_rel"]))
+    assert shuffled.tolist() == got[::-1].tolist()
+
+
+@pytest.mark.parametrize("step", [1600, 1533, 100, 42])
+def test_path_weights_equal_the_walk_fit(step):
+    t = np.arange(1, 17) * 100.0
+    walk = fits.fit(t, profile.RAW, step, 3.0, noise=1e-300)  # any noise at all takes the matrix instead of the path
+    assert fits.path_weights(t, step, 3.0) == pytest.approx(walk.weights[:, 0], abs=1e-11)
+
+
+def test_path_weights_average_a_straight_line_exactly():
+    t = np.array([1.0, 30.0, 200.0, 555.0, 1000.0])
+    mean, _ = profile.moments(1000, 6.94)
+    got = fits.path_weights(t, 1000, 6.94) @ t
+    below_first = profile.mass(0, 1, 1000, 6.94)
+    assert got == pytest.approx(mean, abs=below_first + 1e-9)
+
+
+def test_averages_and_plain_checkpoints_mix():
+    t, gamma = evenly(8)
+    alone = fits.fit(t, gamma, 1.0, gamma_of(0.02))
+    mixed = fits.fit([*t, *t[::2]], [*gamma, *[profile.RAW] * 8], 1.0, gamma_of(0.02))
+    assert mixed.predicted_error[0] < alone.predicted_error[0] * 0.7
+
+
+def test_the_same_average_twice_shares_its_weight():
+    t, gamma = evenly(4, widths=(0.05,))
+    once = fits.fit(t, gamma, 1.0, gamma_of(0.10))
+    twice = fits.fit(np.tile(t, 2), np.tile(gamma, 2), 1.0, gamma_of(0.10))
+    assert twice.weights[:4] == pytest.approx(twice.weights[4:], abs=1e-6)
+    assert twice.weights[:4] + twice.weights[4:] == pytest.approx(once.weights, abs=1e-6)
+
+
+@pytest.mark.parametrize("count", [64, 200])
+def test_many_snapshots_stay_solvable(count):
+    got = fits.fit(*evenly(count), 1.0, [gamma_of(s) for s in (0.02, 0.075, 0.15, 0.25)])
+    assert got.total == pytest.approx([1] * 4, abs=1e-10)
+    assert (got.predicted_error < [2e-3, 1e-5, 1e-5, 1.5e-4]).all()
+    assert np.abs(got.weights).sum(axis=0).max() < 60
+
+
+def test_what_cannot_be_fitted_is_refused():
+    with pytest.raises(ValueError, match="must not lie after the last stored one, got 5 and 4"):
+        fits.fit([1, 4], 6.94, 5, 6.94)
+    with pytest.raises(ValueError, match="at least one stored average"):
+        fits.fit([], [], 5, 6.94)
+    with pytest.raises(ValueError, match="use fit='walk'"):
+        fits.fit([1, 4], profile.RAW, 4, 6.94, "profile")
+    with pytest.raises(ValueError, match="'walk' or 'profile', got 'best'"):
+        fits.fit([1, 4], 6.94, 4, 6.94, "best")
+    with pytest.raises(ValueError, match="`noise` must be variances"):
+        fits.fit([1, 4], 6.94, 4, 6.94, noise=-1)
