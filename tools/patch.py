@@ -20,8 +20,12 @@ class Tree(Protocol):
         """The bytes of a file. Raises: FileNotFoundError."""
         ...
 
+    def mode(self, path: str) -> str:
+        """The file's mode as git writes it, "100644" or "100755"."""
+        ...
+
     def paths(self, *globs: str) -> list[str]:
-        """All files that match any of the globs, sorted."""
+        """All files that match any of the globs, sorted. `**/` stands for any number of folders."""
         ...
 
 
