@@ -4,8 +4,8 @@ Two measures of closeness, both linear least squares with closed-form matrices:
 
 - ``"walk"``: the weights of the model are taken to move like a random walk, and the expected squared error of the sum
   is minimised under the constraint that the weights add up to 1. Plain checkpoints are welcome (``gamma = inf``).
-- ``"profile"``: the squared difference of the averaging profiles is minimised, as in arXiv:2312.02696, appendix C. That
-  treats the steps of the run as unrelated, and lets the sum of the weights drift from 1 where the fit is poor.
+- ``"profile"``: the squared difference of the averaging profiles is minimised, as in arXiv:2312.02696, appendix C.
+  That treats the steps of the run as unrelated, and lets the sum of the weights drift from 1 where the fit is poor.
 
 Whichever measure is used, the error that is predicted is the random walk's, as a fraction of the distance between the
 wanted average and the weights of the model at the same step.
@@ -29,6 +29,9 @@ NUGGET_FLOOR = 1e-13
 
 NEARLY_SINGULAR = 1e-6
 """Smallest eigenvalue on the unit diagonal from which a fit needs no nugget."""
+
+EXACT_ENOUGH = 1e-3
+"""Rounding, as a part of the distance from the model, up to which a stored average is taken as it is."""
 
 Dot = Callable[[ArrayLike, ArrayLike, ArrayLike, ArrayLike], Array]
 
@@ -66,7 +69,7 @@ def fit(
 ) -> Fit:
     """The best weights for building the wanted averages from the stored ones.
 
-    A wanted average that is stored without rounding is taken as it is: weight 1, all others exactly 0.
+    A wanted average that is stored, hardly rounded, is taken as it is: weight 1, all others exactly 0.
 
     Args:
         noise: variance of the rounding of each stored value, over the variance that the weights move by a step.
@@ -174,7 +177,8 @@ def _check(kind: str, t: Array, t_out: Array, noise: Array) -> None:
 def _already_stored(t: Array, gamma: Array, t_out: Array, gamma_out: Array, noise: Array) -> Array:
     same_step = np.isclose(t[:, None], t_out, rtol=1e-12, atol=0)
     near = same_step & np.isclose(gamma[:, None], gamma_out, rtol=1e-11, atol=1e-13)
-    near &= (noise <= NUGGET_FLOOR * t)[:, None]
+    fine = noise <= EXACT_ENOUGH**2 * t / (2 * gamma + 3)
+    near &= fine[:, None]
     return (near & (np.cumsum(near, axis=0) == 1)).astype(np.float64)
 
 
@@ -218,10 +222,10 @@ def _residual_squares(dot: Dot, weights: Array, t: Array, gamma: Array, t_out: A
 
 def _profile_residual(weights: Array, t: Array, gamma: Array, t_out: Array, gamma_out: Array) -> Array:
     used = (weights != 0).any(axis=1)
-    if np.isinf(gamma[used]).any() or np.isinf(gamma_out).any():
+    if not (np.isfinite(gamma[used]) & (gamma[used] > -0.5)).all():
         return np.full(len(t_out), np.nan)
     squares = _residual_squares(inner_product, weights[used], t[used], gamma[used], t_out, gamma_out)
-    return np.sqrt(squares / inner_product(t_out, gamma_out, t_out, gamma_out))
+    return np.asarray(np.sqrt(squares / inner_product(t_out, gamma_out, t_out, gamma_out)), dtype=np.float64)
 
 
 def _effective_width(weights: Array, t: Array, gamma: Array, t_out: Array) -> Array:
@@ -231,4 +235,4 @@ def _effective_width(weights: Array, t: Array, gamma: Array, t_out: Array) -> Ar
     total = weights.sum(axis=0)
     centre = (weights * mean[:, None]).sum(axis=0) / total
     spread = (weights * (variance[:, None] + (mean[:, None] - centre) ** 2)).sum(axis=0) / total
-    return np.sqrt(np.where(spread >= 0, spread, np.nan)) / t_out
+    return np.asarray(np.sqrt(np.where(spread >= 0, spread, np.nan)) / t_out, dtype=np.float64)

@@ -2,7 +2,8 @@
 
 An average of width ``sigma_rel``, kept until applied step ``t``, weights the weights of the model at step ``tau`` by
 ``p(tau) = (gamma + 1) tau^gamma / t^(gamma + 1)`` on ``[0, t]``. ``sigma_rel`` is the standard deviation of that
-profile as a fraction of ``t``; ``gamma`` is its exponent. A plain checkpoint, which is no average at all, has ``gamma = inf``.
+profile as a fraction of ``t``; ``gamma`` is its exponent. A plain checkpoint, which is no average at all, has
+``gamma = inf``.
 
 Units: ``t`` in applied steps (or whatever else the run counts, images for example), fractional values are fine.
 Source: arXiv:2312.02696, section 3 and appendix C.
@@ -112,11 +113,15 @@ def moments(t: float, gamma: float) -> tuple[float, float]:
 def inner_product(t_a: ArrayLike, gamma_a: ArrayLike, t_b: ArrayLike, gamma_b: ArrayLike) -> Array:
     """Integral of the product of two profiles over all steps: what least squares on profiles is made of.
 
-    Shapes: all four broadcast against each other. A plain checkpoint has no finite norm and is refused.
+    Shapes: all four broadcast against each other.
+    Raises: ValueError for profiles without a finite norm: those of plain checkpoints, and of a gamma of -1/2 or less.
     """
     t_a, gamma_a, t_b, gamma_b = _checked(t_a, gamma_a, t_b, gamma_b)
-    if np.isinf(gamma_a).any() or np.isinf(gamma_b).any():
-        raise ValueError("the profile of a plain checkpoint is a point and has no inner products; use fit='walk'")
+    if not all((np.isfinite(gamma) & (gamma > -0.5)).all() for gamma in (gamma_a, gamma_b)):
+        raise ValueError(
+            "the profile of a plain checkpoint, or of an average that hardly forgets (gamma -1/2 and below), has no "
+            "inner products; use fit='walk'"
+        )
     early, late = np.minimum(t_a, t_b), np.maximum(t_a, t_b)
     power = np.where(t_a < t_b, gamma_b, gamma_a)  # of the later one; equal times make it irrelevant
     ratio = np.exp(power * _log_ratio(early, late))
@@ -193,6 +198,6 @@ def _checked(t_a: ArrayLike, gamma_a: ArrayLike, t_b: ArrayLike, gamma_b: ArrayL
         if not (np.isfinite(t) & (t > 0)).all():
             raise ValueError(f"every `t` must be a finite number of applied steps above 0, got {t.tolist()}")
     for gamma in (values[1], values[3]):
-        if not (gamma >= 0).all():
-            raise ValueError(f"every `gamma` must be 0 or more, got {gamma.tolist()}")
+        if not (gamma > -1).all():
+            raise ValueError(f"every `gamma` must be above -1, got {gamma.tolist()}")
     return values

@@ -147,7 +147,7 @@ def test_profiles_of_plain_checkpoints_have_no_inner_product_but_a_walk_one():
 
 
 @pytest.mark.parametrize(
-    ("t", "gamma", "what"), [(0, 1, "`t`"), (math.inf, 1, "`t`"), (10, -1, "`gamma`"), (10, math.nan, "`gamma`")]
+    ("t", "gamma", "what"), [(0, 1, "`t`"), (math.inf, 1, "`t`"), (10, -1.0, "`gamma`"), (10, math.nan, "`gamma`")]
 )
 def test_inner_products_refuse_what_has_no_profile(t, gamma, what):
     with pytest.raises(ValueError, match=f"every {what} must be"):

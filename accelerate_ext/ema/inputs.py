@@ -1,0 +1,255 @@
+"""What a wanted average can be built from: our snapshots, plain checkpoints, other packages' snapshots, mixtures."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .header import SnapshotError
+from .profile import RAW, check_t, gamma_from_sigma_rel
+from .readers import FileReader, Reader, open_weights
+from .snapshot import NAME, Snapshot, list_snapshots
+from .torch_file import TorchReader
+
+WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+PEER_NAME = re.compile(r"(?P<index>\d+)\.(?P<step>\d+)\.pt")
+NAMED_STEP = re.compile(r"(?:steps?|iter|iteration|checkpoint|ckpt)[=_-]?(\d+)", re.IGNORECASE)
+OUTPUT_PREFIX = "reconstructed-"
+"""How files that reconstruction writes begin, so that they are never taken for its inputs."""
+
+StepTable = Mapping[str, float] | str | Path
+
+
+@dataclass(frozen=True)
+class Source:
+    """One stored set of weights: an average, or the model itself (``gamma = inf``). Nothing but headers has been read.
+
+    Units: ``t`` is the clock of the average, in applied updates or images (``unit``; "" where that is not known).
+    ``step`` is what the file calls that time; other packages' clocks run a little differently.
+    """
+
+    path: Path
+    t: float
+    step: float
+    gamma: float
+    kind: str
+    files: tuple[Path, ...] = ()
+    unit: str = "updates"
+    run: str = ""
+    rounding_error: float = 0.0
+    copied: frozenset[str] = frozenset()
+    tied: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+
+    def open(self) -> Reader:
+        """A reader; the caller closes it. Raises: SnapshotError naming the file."""
+        if self.kind == "snapshot":
+            return FileReader(self.files)
+        return open_weights(self.path, self.key)
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """What cannot be read from the files themselves.
+
+    Args:
+        steps: applied steps of plain checkpoints, by file or folder name; a mapping, or a JSON or CSV file of one.
+        subfolder: where in each checkpoint folder the weights are ("unet" for a Diffusers pipeline).
+        key: where in each ``.pt`` file the weights are ("state_dict", "ema.shadow"); usual places are found without.
+        sigma_rel: widths of the averages of ema-pytorch or pytorch-posthoc-ema, in the order of their file names.
+        update_every: the ``update_every`` that those averages were kept with.
+        run: only snapshots of this run.
+    """
+
+    steps: StepTable | None = None
+    subfolder: str | None = None
+    key: str | None = None
+    sigma_rel: Sequence[float] | None = None
+    update_every: int | None = None
+    run: str | None = None
+
+
+def find_sources(paths: str | Path | Sequence[str | Path], options: InputOptions | None = None) -> list[Source]:
+    """Everything under the given paths that holds weights of the run, by t and width.
+
+    A path is a folder of snapshots, a folder of checkpoints, one checkpoint (a file, or a folder with weights in it),
+    or a folder that ema-pytorch or pytorch-posthoc-ema wrote.
+
+    Raises: SnapshotError naming the file or folder that cannot be used; FileNotFoundError.
+    """
+    options = options or InputOptions()
+    table = _read_table(options.steps)
+    sources: list[Source] = []
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        sources += _in_path(Path(path), options, table)
+    sources.sort(key=lambda source: (source.t, -source.gamma))
+    _check_one_run(sources)
+    return sources
+
+
+def step_from_name(path: Path) -> int | None:
+    """The step that a file or folder name states: after a word such as ``step`` or ``checkpoint``, else the last one."""
+    name = path.name
+    for suffix in WEIGHTS:
+        name = name.removesuffix(suffix)
+    named = NAMED_STEP.findall(name)
+    numbers = named or re.findall(r"\d+", name)
+    return int(numbers[-1]) if numbers else None
+
+
+def _in_path(path: Path, options: InputOptions, table: Mapping[str, float]) -> list[Source]:
+    if not path.exists():
+        raise FileNotFoundError(f"there is no file or folder {path}")
+    if path.is_file():
+        if NAME.fullmatch(path.name):
+            return [_from_snapshot(Snapshot.read(path))]
+        return [_checkpoint(path, path, options, table)]
+    if any(NAME.fullmatch(child.name) for child in path.iterdir()):
+        found = [_from_snapshot(snapshot) for snapshot in list_snapshots(path)]
+        chosen = [source for source in found if options.run in (None, source.run)]
+        if not chosen:
+            runs = ", ".join(sorted({source.run for source in found})) or "none that is whole"
+            raise SnapshotError(f"{path} has no snapshot of the run {options.run!r}; it has: {runs}")
+        return chosen
+    if peers := [child for child in sorted(path.iterdir()) if PEER_NAME.fullmatch(child.name)]:
+        return [_peer(child, options) for child in peers]
+    if whole := _weights_in(path, options):
+        return [_checkpoint(path, whole, options, table)]
+    checkpoints = [(child, weights) for child in sorted(path.iterdir()) if (weights := _weights_of(child, options))]
+    if not checkpoints:
+        raise SnapshotError(
+            f"{path} is not a folder of snapshots or checkpoints: it holds no <t>-<sigma_rel>.safetensors of ours and "
+            f"no weights file or checkpoint folder ({', '.join(WEIGHTS)}) with a step in its name"
+        )
+    return [_checkpoint(child, weights, options, table) for child, weights in checkpoints]
+
+
+def _weights_of(child: Path, options: InputOptions) -> Path | None:
+    if child.name.startswith((".", OUTPUT_PREFIX)):
+        return None
+    if child.is_dir():
+        return _weights_in(child, options)
+    return child if child.suffix in WEIGHTS else None
+
+
+def _weights_in(folder: Path, options: InputOptions) -> Path | None:
+    """The set of weights in a checkpoint folder, under the names that Transformers, Diffusers and Accelerate use."""
+    folder = folder / options.subfolder if options.subfolder else folder
+    for stem in ("model", "diffusion_pytorch_model", "pytorch_model", "adapter_model", "pytorch_lora_weights"):
+        for ending in (".safetensors.index.json", ".safetensors", ".bin.index.json", ".bin", ".pt"):
+            if (path := folder / f"{stem}{ending}").is_file():
+                return path
+    return None
+
+
+def _checkpoint(named: Path, weights: Path, options: InputOptions, table: Mapping[str, float]) -> Source:
+    if re.search(r"-\d{5}-of-\d{5}\.", weights.name):
+        raise SnapshotError(f"{weights} is one part of a checkpoint; give its folder, with the .index.json in it")
+    step = _step_of(named, weights, table)
+    unit = "" if table else "updates"
+    return Source(weights, t=check_t(step), step=step, gamma=RAW, kind="checkpoint", unit=unit, key=options.key)
+
+
+def _step_of(named: Path, weights: Path, table: Mapping[str, float]) -> float:
+    if table:
+        for name in (str(named), named.name, str(weights), weights.name):
+            if name in table:
+                return float(table[name])
+        raise SnapshotError(f"{named} is not in the table of steps; it lists: {', '.join(list(table)[:10])}")
+    counted = named / "applied_step.json"
+    if counted.is_file():
+        try:
+            return float(json.loads(counted.read_text())["applied"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SnapshotError(f"{counted} must be JSON with an entry `applied` ({error!r}); remove it") from error
+    step = step_from_name(named)
+    if not step:
+        raise SnapshotError(f"{named} has no step above 0 in its name; give a table of steps")
+    return step
+
+
+def _from_snapshot(snapshot: Snapshot) -> Source:
+    if abs(gamma_from_sigma_rel(snapshot.sigma_rel) - snapshot.gamma) > 1e-9 * (1 + snapshot.gamma):
+        raise SnapshotError(
+            f"{snapshot.path}: gamma {snapshot.gamma} and sigma_rel {snapshot.sigma_rel} in the metadata do not "
+            "belong together; remove it"
+        )
+    return Source(
+        path=snapshot.path,
+        t=float(snapshot.t),
+        step=float(snapshot.t),
+        gamma=snapshot.gamma,
+        kind="snapshot",
+        files=snapshot.paths or (snapshot.path,),
+        unit=snapshot.unit,
+        run=snapshot.run,
+        rounding_error=snapshot.rounding_error,
+        copied=snapshot.copied,
+        tied=snapshot.tied,
+    )
+
+
+def _peer(path: Path, options: InputOptions) -> Source:
+    """What ema-pytorch, nitrous-ema or pytorch-posthoc-ema really kept, which is not what they were asked for.
+
+    They multiply by the beta of one step at every ``k``-th step, the first included. That keeps the exponent
+    ``(gamma + 1) / k - 1`` up to the last step seen, on a clock that runs ``(k + 1) / 2`` ahead of it.
+    """
+    match = PEER_NAME.fullmatch(path.name)
+    index, step = (int(match[name]) for name in ("index", "step")) if match else (0, 0)
+    if options.sigma_rel is None or options.update_every is None or index >= len(options.sigma_rel):
+        raise SnapshotError(
+            f"{path} is a snapshot of ema-pytorch or pytorch-posthoc-ema; these do not say what they hold. Give the "
+            f"widths (`sigma_rel`, one for each of 0..{index}) and the `update_every` that they were kept with"
+        )
+    every = options.update_every
+    if every < 1:
+        raise ValueError(f"`update_every` must be 1 or more, got {every}")
+    counted = TorchReader(path).counter or step  # leaves out the steps before the average began
+    last_seen = (counted - 1) // every * every + 1
+    gamma = (gamma_from_sigma_rel(options.sigma_rel[index]) + 1) / every - 1
+    return Source(path, t=last_seen + (every + 1) / 2, step=step, gamma=gamma, kind="average")
+
+
+def _check_one_run(sources: Sequence[Source]) -> None:
+    first: dict[str, Source] = {}
+    for source in sources:
+        if source.kind == "snapshot":
+            first.setdefault(source.run, source)
+    if len(first) > 1:
+        listed = ", ".join(f"{run!r} ({source.path})" for run, source in first.items())
+        raise SnapshotError(
+            f"all snapshots must be of one run, found {listed}; say which run, or move the others away"
+        )
+    units = {source.unit: source for source in sources if source.unit}
+    if len(units) > 1:
+        listed = ", ".join(f"{unit} ({source.path})" for unit, source in units.items())
+        raise SnapshotError(
+            f"all inputs must count the same thing, found {listed}; give checkpoints a table of images"
+        )
+
+
+def _read_table(steps: StepTable | None) -> Mapping[str, float]:
+    if steps is None or isinstance(steps, Mapping):
+        return steps or {}
+    path = Path(steps)
+    try:
+        if path.suffix == ".json":
+            return {str(name): float(step) for name, step in json.loads(path.read_text()).items()}
+        rows = [row for row in csv.reader(path.read_text().splitlines()) if row]
+        body = rows[1:] if rows and not _is_number(rows[0][1]) else rows
+        return {row[0].strip(): float(row[1]) for row in body}
+    except (ValueError, IndexError, AttributeError, TypeError) as error:
+        raise SnapshotError(f"{path} must list names and steps, as CSV or as a JSON object ({error})") from error
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
