@@ -37,16 +37,27 @@ def git(root: Path, *args: str, env: Mapping[str, str] | None = None, stdin: byt
 
     Raises: GitError if it fails or if there is no git.
     """
-    clean = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
-    clean |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", **(env or {})}
     try:
-        done = subprocess.run(["git", *args], cwd=root, env=clean, input=stdin, capture_output=True, check=False)
+        done = subprocess.run(
+            ["git", *args],
+            cwd=root,
+            env=_environment() | dict(env or {}),
+            input=stdin,
+            capture_output=True,
+            check=False,
+        )
     except FileNotFoundError as error:
         raise GitError(f"git and the folder {root} must both be there: {error}") from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
         raise GitError(f"`git {' '.join(args[:6])}` failed in {root}: {said}")
     return done.stdout
+
+
+def _environment() -> dict[str, str]:
+    """The caller's environment without what would point git at another repository."""
+    clean = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
+    return clean | {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0"}
 
 
 class GitTree:
@@ -77,7 +88,9 @@ class GitTree:
     def _entries(self) -> dict[str, tuple[str, str]]:
         """Path -> mode and blob id of all plain files; no links, no submodules."""
         entries = {}
-        for line in git(self.root, "ls-tree", "-r", "-z", "--full-tree", self.base).decode("utf-8", "replace").split("\0"):
+        for line in (
+            git(self.root, "ls-tree", "-r", "-z", "--full-tree", self.base).decode("utf-8", "replace").split("\0")
+        ):
             if line.startswith("100"):
                 info, path = line.split("\t", 1)
                 mode, _, blob = info.split()
@@ -90,7 +103,9 @@ class GitTree:
             raise FileNotFoundError(f"{path} is not in {self.base}")
         if self._batch is None:
             command = ["git", "cat-file", "--batch"]
-            self._batch = subprocess.Popen(command, cwd=self.root, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            self._batch = subprocess.Popen(
+                command, cwd=self.root, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
         assert self._batch.stdin and self._batch.stdout
         self._batch.stdin.write(self._entries[path][1].encode() + b"\n")
         self._batch.stdin.flush()
@@ -112,7 +127,8 @@ def matching(paths: Iterable[str], globs: Sequence[str]) -> list[str]:
     """The paths that one of the globs matches as a whole, sorted. `*` stays inside a folder, `**/` does not."""
     parts = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     pattern = "|".join(
-        "".join(parts.get(piece, re.escape(piece)) for piece in re.split(r"(\*\*/|\*\*|\*|\?)", glob)) for glob in globs
+        "".join(parts.get(piece, re.escape(piece)) for piece in re.split(r"(\*\*/|\*\*|\*|\?)", glob))
+        for glob in globs
     )
     matches = re.compile(pattern).fullmatch
     return sorted(path for path in paths if matches(path))
@@ -130,7 +146,9 @@ def repository(folder: Path) -> Path:
     except GitError as error:
         raise CannotRun(f"the source must be a git checkout, got {folder}, which git does not know: {error}") from None
     if top:
-        raise CannotRun(f"the source must be the root of a git checkout, got {folder}, which lies inside one; go up {top}")
+        raise CannotRun(
+            f"the source must be the root of a git checkout, got {folder}, which lies inside one; go up {top}"
+        )
     return folder.resolve()
 
 
@@ -215,7 +233,9 @@ def require_clean(root: Path) -> None:
         raise CannotRun(f"--to must be a checkout with a work tree, got the bare repository {root}")
     for name, what in _IN_PROGRESS.items():
         if (root / git(root, "rev-parse", "--git-path", name).decode().strip()).exists():
-            raise CannotRun(f"{root} must not be in the middle of {what}; finish or abort that first (git status tells)")
+            raise CannotRun(
+                f"{root} must not be in the middle of {what}; finish or abort that first (git status tells)"
+            )
     changed = git(root, "status", "--porcelain", "--untracked-files=no").decode(errors="replace").splitlines()
     if changed:
         listed = ", ".join(line[3:] for line in changed[:5]) + (", ..." if len(changed) > 5 else "")

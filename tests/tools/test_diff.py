@@ -49,12 +49,19 @@ def test_the_diff_without_context_is_the_one_that_git_makes(repo, name):
     repo.git("add", "f.py")
     command = ["git", "diff", "--cached", "--full-index", "--unified=0", "--no-color", "--text", "HEAD", "--", "f.py"]
     wanted = subprocess.run(command, cwd=repo.root, capture_output=True, check=True).stdout
-    lines = [line.rsplit(b" @@ ")[0] + b" @@" if line.startswith(b"@@") and b" @@ " in line else line for line in wanted.split(b"\n")]
+    lines = [
+        line.rsplit(b" @@ ")[0] + b" @@" if line.startswith(b"@@") and b" @@ " in line else line
+        for line in wanted.split(b"\n")
+    ]
     assert unified_diff("f.py", before, after, context=0) == b"\n".join(lines)
 
 
 LINE = st.sampled_from([b"a", b"b", b"", b"c\r", b"    d"])
-TEXT = st.builds(lambda lines, tail: b"".join(x + b"\n" for x in lines) + tail, st.lists(LINE, max_size=14), st.sampled_from([b"", b"z"]))
+TEXT = st.builds(
+    lambda lines, tail: b"".join(x + b"\n" for x in lines) + tail,
+    st.lists(LINE, max_size=14),
+    st.sampled_from([b"", b"z"]),
+)
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

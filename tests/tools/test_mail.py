@@ -13,7 +13,12 @@ AFTER = BEFORE.replace(b"line 7\n", b"line seven\n")
 
 
 def patch(**kwargs) -> Patch:
-    fields = {"name": "f", "subject": "Fix counting in f.py", "body": "A reason.", "changes": {"f.py": Change(BEFORE, AFTER)}}
+    fields = {
+        "name": "f",
+        "subject": "Fix counting in f.py",
+        "body": "A reason.",
+        "changes": {"f.py": Change(BEFORE, AFTER)},
+    }
     return Patch(**(fields | kwargs))
 
 
@@ -31,7 +36,9 @@ def test_plain_git_am_commits_what_the_patch_says(repo):
 def test_text_beyond_ascii_survives_in_body_and_code(repo):
     before, after = "# größer\nx\n".encode(), "# größer\ny\n".encode()
     repo.commit({"f.py": before})
-    mail = format_mail(patch(body="Because 2 ≤ 3.", changes={"f.py": Change(before, after)}), ENVELOPE, 1, 1, context=3)
+    mail = format_mail(
+        patch(body="Because 2 ≤ 3.", changes={"f.py": Change(before, after)}), ENVELOPE, 1, 1, context=3
+    )
     repo.git("am", stdin=mail)
     assert repo.read("f.py") == after
     assert "2 ≤ 3" in repo.git("show", "--no-patch", "--format=%B")
@@ -59,12 +66,22 @@ def test_a_three_way_merge_finds_the_base_by_its_blob_id(repo):
 def test_carriage_returns_stay_with_keep_cr(repo):
     before, after = b"a\r\nb\r\n", b"a\r\nc\r\n"
     repo.commit({"f.py": before})
-    repo.git("am", "--keep-cr", stdin=format_mail(patch(changes={"f.py": Change(before, after)}), ENVELOPE, 1, 1, context=3))
+    repo.git(
+        "am", "--keep-cr", stdin=format_mail(patch(changes={"f.py": Change(before, after)}), ENVELOPE, 1, 1, context=3)
+    )
     assert repo.read("f.py") == after
 
 
 def test_paragraphs_and_lists_are_filled_to_72_columns_and_commands_are_not():
-    text = wrap("word " * 40 + "\n\n- item " + "word " * 30 + "\n- two\n\n    a command " + "x" * 80 + "\n\nSee-also: " + "y" * 80)
+    text = wrap(
+        "word " * 40
+        + "\n\n- item "
+        + "word " * 30
+        + "\n- two\n\n    a command "
+        + "x" * 80
+        + "\n\nSee-also: "
+        + "y" * 80
+    )
     prose, items, command, trailer = text.split("\n\n")
     assert max(map(len, prose.split("\n") + items.split("\n"))) <= 72
     assert items.split("\n")[1].startswith("  word")

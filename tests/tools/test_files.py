@@ -1,0 +1,62 @@
+"""Files are found once each and written together."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tools.errors import CannotRun
+from tools.files import python_files, shown, write_all
+
+
+def test_folders_are_searched_but_for_hidden_ones(tmp_path):
+    for name in ("b.py", "a.py", "sub/c.py", ".venv/d.py", "sub/__pycache__/e.py", "f.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = python_files([tmp_path, tmp_path / "a.py", tmp_path / "f.txt"])
+    assert [path.relative_to(tmp_path).as_posix() for path in found] == ["a.py", "b.py", "sub/c.py", "f.txt"]
+
+
+def test_all_missing_paths_are_named(tmp_path):
+    with pytest.raises(CannotRun, match=r"one\.py, .*two\.py"):
+        python_files([tmp_path / "one.py", tmp_path, tmp_path / "two.py"])
+
+
+def test_modes_and_links_stay(tmp_path):
+    target, link = tmp_path / "run.py", tmp_path / "link.py"
+    target.write_bytes(b"a")
+    target.chmod(0o755)
+    link.symlink_to(target)
+    write_all({link: b"b"})
+    assert link.is_symlink()
+    assert target.read_bytes() == b"b"
+    assert target.stat().st_mode & 0o777 == 0o755
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.py", "run.py"]
+
+
+def test_nothing_is_written_if_one_file_cannot_be(tmp_path):
+    fine, gone = tmp_path / "fine.py", tmp_path / "gone.py"
+    fine.write_bytes(b"a")
+    with pytest.raises(CannotRun, match=r"nothing was written.*gone\.py: No such file"):
+        write_all({fine: b"b", gone: b"b"})
+    assert fine.read_bytes() == b"a"
+    assert list(tmp_path.iterdir()) == [fine]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="the administrator may write everywhere")
+def test_a_read_only_file_is_not_replaced(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_bytes(b"a")
+    path.chmod(0o444)
+    with pytest.raises(CannotRun, match="read-only"):
+        write_all({path: b"b"})
+    assert path.read_bytes() == b"a"
+
+
+def test_a_diff_names_files_from_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert shown(Path("x") / ".." / "a.py") == "a.py"
+    assert shown(tmp_path / "sub" / "a.py") == "sub/a.py"
+    assert shown(tmp_path.parent / "a.py") == (tmp_path.parent / "a.py").as_posix().lstrip("/")

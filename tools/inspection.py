@@ -1,0 +1,39 @@
+"""One file of a user's through the rewriter: its report, and its new bytes if there are any."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from .report import Failure, FileReport
+from .rewrite import Options, rewrite
+from .source import SourceError
+from .syntax import newer_syntax
+
+
+@dataclass(frozen=True)
+class Inspected:
+    """A file with what was found. `before` and `after` are set only if the rewrite changes something."""
+
+    path: Path
+    report: FileReport
+    before: bytes | None = None
+    after: bytes | None = None
+
+
+def inspect(path: Path, counted_optimizer: str | None = None) -> Inspected:
+    """Reads and rewrites a file in memory. One that cannot be read or parsed gets a report with a failure."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        return Inspected(path, FileReport(str(path), failure=Failure(f"the file cannot be read: {error.strerror}")))
+    try:
+        result = rewrite(data, Options(counted_optimizer=counted_optimizer))
+    except SourceError as error:
+        newer = newer_syntax(data, error.line)
+        message = f"{error}: {newer}" if newer else str(error)
+        return Inspected(path, FileReport(str(path), failure=Failure(message, error.line, error.col)))
+    found = FileReport(str(path), tuple(result.sites))
+    if result.before == result.after:
+        return Inspected(path, found)
+    return Inspected(path, found, result.before, result.after)

@@ -1,0 +1,181 @@
+"""Lets a gated loop run the epochs that it needs to reach the wanted number of applied updates, and no more.
+
+What: the epoch loop of a script that counts applied updates already.
+
+Why: the number of epochs is `ceil(max_train_steps / updates_per_epoch)`. A skipped update takes one attempt from that
+budget, so the run can end below `max_train_steps`. A larger range alone would train one update too many in every
+further epoch, because the step limit breaks out of the inner loop only.
+
+Before:
+
+    for epoch in range(first_epoch, args.num_train_epochs):
+        for batch in loader:
+            ...
+            if global_step >= args.max_train_steps:
+                break
+
+After:
+
+    epoch_start_step = -1
+    for epoch in range(first_epoch, args.num_train_epochs + args.max_train_steps):
+        # Skipped updates take further epochs: stop at the last step, or when a whole epoch applied nothing.
+        if global_step >= args.max_train_steps or (epoch >= args.num_train_epochs and global_step == epoch_start_step):
+            break
+        epoch_start_step = global_step
+        for batch in loader:
+            ...
+
+Each further epoch needs an applied update in the one before it, so there are at most `max_train_steps` of them: the
+range is a bound, not a wish. A run without skipped updates takes the epochs that it took before.
+
+Refuses: a loop without the gate; one that the body measures against the number of epochs; one that has an `else` or no
+plain bound.
+"""
+
+from __future__ import annotations
+
+import ast
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..site import Outcome, Site
+from ..source import Edit, Source
+
+KIND = "epoch budget"
+START = "epoch_start_step"
+WIDTH = 119
+COMMENT = "# Skipped updates take further epochs: stop at the last step, or when a whole epoch applied nothing."
+
+
+@dataclass(frozen=True)
+class Budget:
+    """An epoch loop and the texts that its new head is made of."""
+
+    loop: ast.For
+    stop: ast.expr  # the number of epochs
+    counter: str
+    limit: str  # the number of updates
+
+
+def extend_epochs(source: Source) -> tuple[list[Edit], list[Site]]:
+    """Edits and sites of all epoch loops in a gated script; nothing for a file without one."""
+    edits: list[Edit] = []
+    sites: list[Site] = []
+    for loop in _loops(source.tree):
+        budget = _budget(source, loop)
+        if budget is None:
+            continue
+        refusal = _refusal(source, budget)
+        if refusal:
+            sites.append(_site(source, loop, *refusal))
+        else:
+            edits += _edits(source, budget)
+            sites.append(
+                _site(source, loop, "epoch-budget-extended", Outcome.REWRITTEN, "skipped updates get further epochs")
+            )
+    return edits, sites
+
+
+def _site(source: Source, loop: ast.For, code: str, outcome: Outcome, message: str) -> Site:
+    col = source.offset(loop.lineno, loop.col_offset) - source.line_starts[loop.lineno - 1] + 1
+    new_line = loop.lineno + 1 if outcome is Outcome.REWRITTEN else None
+    return Site(loop.lineno, col, KIND, code, outcome, message, new_line)
+
+
+def _loops(tree: ast.Module) -> Iterator[ast.For]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.For))
+
+
+def _budget(source: Source, loop: ast.For) -> Budget | None:
+    """The loop as a budget if it runs over a range, and its inner loop stops at a limit of a counter."""
+    call = loop.iter
+    is_range = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range"
+    if not isinstance(call, ast.Call) or not is_range or not 1 <= len(call.args) <= 2 or call.keywords:
+        return None
+    inner = [node for node in loop.body if isinstance(node, (ast.For, ast.While))]
+    for test in (node.test for part in inner for node in ast.walk(part) if isinstance(node, ast.If) and _breaks(node)):
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.GtE):
+            counter, limit = source.segment(test.left), source.segment(test.comparators[0])
+            if _is_plain(test.left) and _is_plain(test.comparators[0]) and _counts(loop, counter):
+                return Budget(loop, call.args[-1], counter, limit)
+    return None
+
+
+def _breaks(node: ast.If) -> bool:
+    return any(isinstance(statement, ast.Break) for statement in node.body)
+
+
+def _is_plain(node: ast.expr) -> bool:
+    """A name or a dotted name."""
+    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_plain(node.value))
+
+
+def _counts(loop: ast.For, counter: str) -> bool:
+    return any(isinstance(node, ast.AugAssign) and ast.unparse(node.target) == counter for node in ast.walk(loop))
+
+
+def _refusal(source: Source, budget: Budget) -> tuple[str, Outcome, str] | None:
+    """Why the loop stays as it is; None if it can be extended."""
+    loop, stop = budget.loop, budget.stop
+    if any(isinstance(node, ast.Name) and node.id == START for node in ast.walk(loop)):
+        return "epoch-budget-already", Outcome.RIGHT, "the loop runs until the updates are applied"
+    if not _is_gated(loop, budget.counter):
+        return "epoch-budget-needs-gate", Outcome.REFUSED, "the counter must count applied updates first"
+    if not _is_plain(stop) or not isinstance(loop.target, ast.Name):
+        return (
+            "epoch-budget-unclear",
+            Outcome.REFUSED,
+            "the number of epochs must be a plain name, so that it can be a bound",
+        )
+    if loop.orelse or loop.body[0].lineno == loop.lineno:
+        return (
+            "epoch-budget-unclear",
+            Outcome.REFUSED,
+            "the loop has an `else` or stands on one line; extend it by hand",
+        )
+    if any(
+        isinstance(node, ast.expr) and ast.unparse(node) == ast.unparse(stop)
+        for part in loop.body
+        for node in ast.walk(part)
+    ):
+        return (
+            "epoch-budget-compared",
+            Outcome.REFUSED,
+            "the body asks for the last epoch, which is not known beforehand any more",
+        )
+    return None
+
+
+def _is_gated(loop: ast.For, counter: str) -> bool:
+    """Whether the counter moves under a test that asks whether the update was applied."""
+    return any(
+        isinstance(node, ast.If)
+        and "step_was_skipped" in ast.unparse(node.test)
+        and any(isinstance(part, ast.AugAssign) and ast.unparse(part.target) == counter for part in ast.walk(node))
+        for node in ast.walk(loop)
+    )
+
+
+def _edits(source: Source, budget: Budget) -> list[Edit]:
+    loop, newline = budget.loop, source.newline
+    stop, epoch = source.segment(budget.stop), ast.unparse(loop.target)
+    outer, inner = source.indentation(loop), source.indentation(loop.body[0])
+    step = inner.removeprefix(outer)
+    first, second = f"{budget.counter} >= {budget.limit}", f"{epoch} >= {stop} and {budget.counter} == {START}"
+    test = [f"if {first} or ({second}):"]
+    if len(inner.expandtabs(4) + test[0]) > WIDTH:
+        test = [f"if {first} or (", f"{step}{second}", "):"]
+    body = [COMMENT, *test, f"{step}break", f"{START} = {budget.counter}"]
+    line_start = source.line_starts[loop.lineno - 1]
+    head_end = source.next_line(_head_line(source, loop))
+    return [
+        Edit(line_start, line_start, f"{outer}{START} = -1{newline}"),
+        Edit(source.span(budget.stop)[1], source.span(budget.stop)[1], f" + {budget.limit}"),
+        Edit(head_end, head_end, "".join(f"{inner}{line}{newline}" for line in body)),
+    ]
+
+
+def _head_line(source: Source, loop: ast.For) -> int:
+    """The line on which the loop's head ends: the one of the colon behind its iterator."""
+    return bisect_right(source.line_starts, source.text.index(":", source.span(loop.iter)[1]))
