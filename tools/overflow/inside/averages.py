@@ -1,0 +1,90 @@
+"""Averages of the weights: which methods move them, in the packages that people use."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+
+from .wrapping import around
+
+if TYPE_CHECKING:
+    from .observer import Observer
+
+KNOWN = {
+    "diffusers.training_utils": ["EMAModel.step"],
+    "torch.optim.swa_utils": ["AveragedModel.update_parameters"],
+    "ema_pytorch.ema_pytorch": ["EMA.update"],
+    "ema_pytorch.post_hoc_ema": ["PostHocEMA.update"],
+    "timm.utils.model_ema": ["ModelEma.update", "ModelEmaV2.update", "ModelEmaV3.update"],
+    "torch_ema.ema": ["ExponentialMovingAverage.update"],
+    "accelerate_ext.ema.average": ["EMA.update"],
+    "accelerate_ext.ema.posthoc": ["PostHocEMA.update"],
+}
+
+
+def patch(observer: Observer, module: Any, methods: list[str]) -> None:
+    """Observe those of the methods that this version of the package has."""
+    for target in methods:
+        owner, _, method = target.partition(".")
+        if method in vars(vars(module).get(owner, object)):
+            _observe(observer, vars(module)[owner], method)
+
+
+def patch_named(observer: Observer, module: Any, target: str) -> None:
+    """Observe `Class.method`. Raises: AttributeError if the module has no such method."""
+    *path, method = target.split(".")
+    owner = module
+    for name in path:
+        owner = getattr(owner, name)
+    while isinstance(owner, type) and method not in vars(owner) and owner.__base__ is not object:
+        assert owner.__base__ is not None
+        owner = owner.__base__
+    _observe(observer, owner, method)
+
+
+def _observe(observer: Observer, owner: Any, method: str) -> None:
+    original = vars(owner).get(method)
+    if original is None:
+        raise AttributeError(f"{owner.__name__} has no method {method}")
+
+    @functools.wraps(original)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs, parameters = _with_parameters(self, args, kwargs)
+        call = functools.partial(original, self, *args, **kwargs)
+        with observer.within("average") as outermost:
+            if not outermost or not observer.is_training:
+                return call()
+            return observer.average(self, type(self).__name__, call, parameters)
+
+    setattr(owner, method, wrapper)
+
+
+def _with_parameters(
+    owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], set[int]]:
+    """The same arguments, and the ids of the parameters among them or in the model that the average follows.
+
+    A generator can be read once only, so the average gets a fresh one over the same parameters.
+    """
+    found: set[int] = set()
+
+    def read(value: Any) -> Any:
+        if isinstance(value, GeneratorType):
+            value = list(value)
+            found.update(map(id, value))
+            return iter(value)
+        if isinstance(value, (list, tuple)):
+            found.update(map(id, value))
+        elif callable(getattr(value, "parameters", None)):
+            found.update(map(id, value.parameters()))
+        return value
+
+    args = tuple(read(value) for value in args)
+    kwargs = {name: read(value) for name, value in kwargs.items()}
+    if not found:
+        followed: Callable[[], Any] | None = getattr(getattr(owner, "model", None), "parameters", None)
+        if callable(followed):
+            found.update(map(id, followed()))
+    return args, kwargs, found

@@ -1,0 +1,130 @@
+"""Ties the parts together: backward passes open a window, an attempt closes it, and the rest happens in between."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .attempts import Attempts
+from .counters import Counters
+from .events import Recorder, scalar
+from .plan import Plan, parameters_of
+from .weights import State
+
+
+class Observer:
+    """Everything that the patched functions call. Nothing here changes a value of the script, except to inject."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.plan = Plan(config)
+        self.recorder = Recorder(config["folder"])
+        self.counters = Counters(config["counters"])
+        self.watch: list[str] = config.get("watch") or []
+        self.attempts = Attempts(self)
+        self.pending: list[Callable[[], None]] = []  # done at the first backward pass: classes of the script itself
+        self.installed: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers that the script did not make or enable
+        self.scaled: tuple[Any, Any] | None = None  # the last loss that a scaler returned, and what it was before
+        self._depth: dict[str, int] = {}
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._kinds: dict[str, int] = {}
+        self._applied_at_last_call: dict[int, int] = {}
+        self._noted: dict[str, bool] = {}  # text -> written
+
+    @property
+    def is_training(self) -> bool:
+        """Whether a backward pass has been seen; before it, nothing that moves is of interest."""
+        return self.attempts.backwards > 0
+
+    def tell(self, event: str, /, may_search: bool = False, **fields: Any) -> None:
+        """Write an event, and before it every counter that has moved since the last one."""
+        self.sample(may_search)
+        self.recorder.write(event, after=self.attempts.done, **fields)
+
+    def sample(self, may_search: bool = False) -> None:
+        for counter in self.counters.moved(may_search):
+            fields = {"name": counter.name, "value": counter.value, "where": counter.where}
+            self.recorder.write("counter", after=self.attempts.done, **fields)
+
+    def note(self, text: str) -> None:
+        """Say once what a reader of the report must know; kept back as long as the process has nothing else to tell."""
+        self._noted.setdefault(text, False)
+        if self.recorder.started:
+            self._write_notes()
+
+    def _write_notes(self) -> None:
+        for text, is_written in self._noted.items():
+            if not is_written:
+                self._noted[text] = True
+                self.recorder.write("note", text=text)
+
+    def tell_log(self, how: str, values: dict[str, Any], step: Any) -> None:
+        """One call of a logger: its step, and the values that are numbers."""
+        numbers = {str(name): number for name, value in values.items() if (number := scalar(value)) is not None}
+        self.tell("log", how=how, step=None if step is None else scalar(step), values=dict(list(numbers.items())[:50]))
+
+    def before_scale(self, tensor: Any) -> Any:
+        """The loss as it was before a scaler multiplied it."""
+        if self.scaled is not None and self.scaled[0]() is tensor:
+            return self.scaled[1]
+        return tensor
+
+    @contextlib.contextmanager
+    def within(self, kind: str) -> Iterator[bool]:
+        """Yields True in the outermost of nested calls of a kind."""
+        depth = self._depth.get(kind, 0)
+        self._depth[kind] = depth + 1
+        try:
+            yield depth == 0
+        finally:
+            self._depth[kind] = depth
+
+    def is_within(self, kind: str) -> bool:
+        return self._depth.get(kind, 0) > 0
+
+    def number_of(self, kind: str, thing: Any) -> int:
+        """1 for the first object of a kind that is seen, 2 for the second."""
+        if thing not in self._numbers:
+            self._kinds[kind] = self._kinds.get(kind, 0) + 1
+            self._numbers[thing] = self._kinds[kind]
+        return self._numbers[thing]
+
+    def run_pending(self) -> None:
+        while self.pending:
+            self.pending.pop()()
+
+    def average(self, owner: Any, label: str, call: Callable[[], Any], parameters: set[int]) -> Any:
+        """Run one call of an average. Its state is compared if no update was applied since its last call.
+
+        A call after an applied update is expected to move the average; only the others need a copy to prove anything.
+        """
+        number = self.number_of("average", owner)
+        users = self._optimizers_of(parameters)
+        applied = self.attempts.applied_by(users)
+        is_suspect = self.attempts.done > 0 and self._applied_at_last_call.get(number, 0) == applied
+        before = State(owner) if is_suspect else None
+        result = call()
+        self._applied_at_last_call[number] = applied
+        moved = before.changed() if before is not None else None
+        self.tell("average", number=number, kind=label, moved=moved, optimizers=users)
+        return result
+
+    def _optimizers_of(self, parameters: set[int]) -> list[int]:
+        """Numbers of the optimizers that hold any of these parameters."""
+        return [
+            record.number
+            for record in self.attempts.optimizers
+            if record.announced and parameters & {id(parameter) for parameter in parameters_of(record.optimizer())}
+        ]
+
+    def finish(self) -> None:
+        """At the end of the process: the last values of the counters, then the mark that nothing is missing."""
+        if self.recorder.started:
+            for name in self.watch:
+                module = sys.modules.get(name.partition(":")[0])
+                if module is None:
+                    self.note(f"--watch {name}: the script never imported {name.partition(':')[0]}")
+            self._write_notes()
+            self.tell("end")
