@@ -1,0 +1,2 @@
+NOTES = "x"
+ACCELERATE = "y"
