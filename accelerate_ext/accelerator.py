@@ -1,0 +1,263 @@
+"""An Accelerator that knows which updates were applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import torch
+
+from . import epochs, ranks
+from .attempts import Attempts
+from .averages import Average
+from .nonfinite import guard_for
+from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
+from .saving import CountsInCheckpoints, finish_saving, save_whole
+from .streak import check_limit
+from .update import Update
+
+DEFAULT_MAX_CONSECUTIVE_SKIPS = 50
+
+
+class Accelerator(accelerate.Accelerator):
+    """`accelerate.Accelerator` that counts applied updates. Everything it could do before it does unchanged.
+
+    Args: those of `accelerate.Accelerator`, and
+        skip_nonfinite: without a GradScaler (bf16, fp32), skip updates whose gradients are not finite on all ranks.
+            Costs one synchronisation an update, none with a fused optimizer.
+        max_consecutive_skips: so many skipped updates in a row raise SkippedUpdatesError; None never does. With a
+            fused optimizer the error may come up to 16 updates late, since nobody waits for the device.
+
+    Example:
+        accelerator = Accelerator(gradient_accumulation_steps=4)
+        model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+        for batch in loader:
+            with accelerator.attempt(model) as update:
+                accelerator.backward(loss_fn(model, batch))
+                optimizer.step()
+                optimizer.zero_grad()
+            if update.applied:
+                ema.update(accelerator.applied_step)
+    """
+
+    _counts_for: type[accelerate.Accelerator] = accelerate.Accelerator
+    _attempts: Attempts
+
+    def __init__(
+        self,
+        *args: Any,
+        skip_nonfinite: bool = False,
+        max_consecutive_skips: int | None = DEFAULT_MAX_CONSECUTIVE_SKIPS,
+        **kwargs: Any,
+    ) -> None:
+        check_limit(max_consecutive_skips)
+        super().__init__(*args, **kwargs)
+        self._start_counting(skip_nonfinite, max_consecutive_skips)
+
+    # Counts
+
+    @property
+    def applied_step(self) -> int:
+        """How many updates were applied. Fetches what a fused optimizer left on the device."""
+        return self._attempts.applied
+
+    @property
+    def attempted_step(self) -> int:
+        """How many updates were attempted, applied or not: the position in the data. Never synchronises."""
+        return self._attempts.attempted
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many updates were skipped."""
+        return self._attempts.skipped
+
+    @property
+    def applied_step_tensor(self) -> torch.Tensor:
+        """`applied_step` as an int64 tensor on `device`, without synchronising."""
+        return self._attempts.applied_on_device(self.device)
+
+    @property
+    def update_applied(self) -> bool:
+        """Whether the current update was applied: in place of `sync_gradients` in a guard behind the step."""
+        return self._attempts.update.applied
+
+    @property
+    def max_consecutive_skips(self) -> int | None:
+        """So many skipped updates in a row raise SkippedUpdatesError; None never does."""
+        return self._attempts.max_consecutive_skips
+
+    @max_consecutive_skips.setter
+    def max_consecutive_skips(self, limit: int | None) -> None:
+        check_limit(limit)
+        self._attempts.max_consecutive_skips = limit
+
+    # The loop
+
+    @contextmanager
+    def attempt(self, *models: torch.nn.Module) -> Iterator[Update]:
+        """`accumulate()`, and what became of the update.
+
+        Yields: the Update of this window; ask it behind `optimizer.step()`, in the block or after it.
+        Raises: SkippedUpdatesError at the end of the block, if too many updates in a row were skipped.
+        """
+        update = self._attempts.open_window(models)
+        try:
+            with super().accumulate(*models):
+                yield update
+        except BaseException:
+            self._attempts.abandon_window()
+            raise
+        self._attempts.close_window(self.sync_gradients)
+
+    @contextmanager
+    def accumulate(self, *models: torch.nn.Module) -> Iterator[None]:
+        """As in Accelerate; the updates in it are counted as in `attempt()`."""
+        with self.attempt(*models):
+            yield
+
+    def epochs(
+        self,
+        max_applied_steps: int,
+        updates_per_epoch: int,
+        max_consecutive_skips: int | None | str = "as before",
+    ) -> Iterator[int]:
+        """Epoch numbers until `max_applied_steps` updates are applied, counting those of a loaded checkpoint.
+
+        The last epoch runs on when the number is reached within it: leave the inner loop by
+        `accelerator.applied_step >= max_applied_steps`. After `load_state` the first number is the epoch to go on
+        with; skip `accelerator.attempted_step % updates_per_epoch` windows in it. Once the epochs are used up that
+        would do without skips, an epoch without an attempt, or one that skipped everything, ends it with a warning.
+
+        Args:
+            updates_per_epoch: windows in an epoch, a short last one included.
+            max_consecutive_skips: sets the attribute of that name, where given.
+        Raises: ValueError for numbers that make no plan.
+        """
+        if not isinstance(max_consecutive_skips, str):
+            self.max_consecutive_skips = max_consecutive_skips
+        plan = epochs.EpochPlan(max_applied_steps, updates_per_epoch, self.max_consecutive_skips)
+        return epochs.run_epochs(plan, self._attempts.state_dict)
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        self._attempts.before_backward()
+        engine = getattr(getattr(self, "deepspeed_engine_wrapped", None), "engine", None)
+        if engine is None:
+            super().backward(loss, **kwargs)
+            return
+        from .deepspeed import count_engine_step
+
+        with count_engine_step(engine, self._attempts):
+            super().backward(loss, **kwargs)
+
+    # Gradients
+
+    def unscale_gradients(
+        self, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None
+    ) -> None:
+        """As in Accelerate, but once an optimizer and attempt, and without optimizers that have no gradients."""
+        if optimizer is None:
+            wanted: list[Any] = list(self._attempts.to_unscale())
+        else:
+            wanted = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+        self._attempts.unscale(wanted, super().unscale_gradients, self.sync_gradients)
+
+    def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
+        """As in Accelerate; unscales only the optimizers that hold these parameters."""
+        parameters = parameters if isinstance(parameters, torch.Tensor) else list(parameters)
+        with self._attempts.unscaling_owners_of(parameters):
+            return super().clip_grad_norm_(parameters, max_norm, norm_type)
+
+    def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
+        """As in Accelerate; unscales only the optimizers that hold these parameters."""
+        parameters = parameters if isinstance(parameters, torch.Tensor) else list(parameters)
+        with self._attempts.unscaling_owners_of(parameters):
+            super().clip_grad_value_(parameters, clip_value)
+
+    # Checkpoints and ranks
+
+    def register_average(self, average: Average, name: str = "ema") -> None:
+        """Keep an average of the weights in every further checkpoint, as `average_NAME.safetensors`.
+
+        Its `state_dict()` is called on every process and written by the main one; `load_state` loads it.
+        Raises: ValueError if the name is taken or no part of a file name; TypeError if the object has no state.
+        """
+        self._counts_in_checkpoints.averages.add(name, average)
+
+    def check_ranks(self) -> None:
+        """Make sure that all processes counted the same updates. Every process must call it.
+
+        Raises: RankDisagreementError naming the ranks and their counts, on every rank.
+        """
+        counts = self._attempts.counts_by_name()
+        ranks.check_agreement(ranks.gather_counts(counts, self.num_processes))
+
+    def save_state(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> Path:
+        """As in Accelerate, with the counts; the checkpoint appears whole or not at all.
+
+        Raises: RankDisagreementError if the ranks counted differently; nothing is written then.
+        """
+        self._attempts.settle()
+        self.check_ranks()
+        save = super().save_state
+        return save_whole(self, output_dir, lambda folder: save(folder, *args, **kwargs))
+
+    def load_state(self, input_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """As in Accelerate, with the counts. Without stored counts they come from the optimizer, with a warning.
+
+        Raises: CheckpointError if a file that this package wrote is damaged.
+        """
+        self._attempts.settle()
+        if input_dir is not None:
+            finish_saving(self, input_dir)
+        super().load_state(input_dir, *args, **kwargs)
+        self._counts_in_checkpoints.restore()
+
+    def free_memory(self, *objects: Any) -> Any:
+        """As in Accelerate; the counts begin at zero again."""
+        self._attempts.restart()
+        self._attempts.passes.unhook()
+        return super().free_memory(*objects)
+
+    # Preparation
+
+    def prepare(self, *args: Any, **kwargs: Any) -> Any:
+        self._is_preparing = True
+        try:
+            prepared = super().prepare(*args, **kwargs)
+        finally:
+            self._is_preparing = False
+        self._count_new_optimizers()  # now: FSDP2 has put its own parameters into them
+        return prepared
+
+    def prepare_optimizer(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+        prepared = super().prepare_optimizer(optimizer, *args, **kwargs)
+        if not self._is_preparing:
+            self._count_new_optimizers()
+        return prepared
+
+    def _start_counting(self, skip_nonfinite: bool, max_consecutive_skips: int | None) -> None:
+        self._is_preparing = False
+        self._attempts = Attempts(lambda: self._optimizers, max_consecutive_skips)
+        if skip_nonfinite:
+            self._attempts.guard = guard_for(self)
+        self._counts_in_checkpoints = CountsInCheckpoints(self, self._attempts)
+        self._count_new_optimizers()
+
+    def _stop_counting(self) -> None:
+        self._attempts.passes.unhook()
+        self._counts_in_checkpoints.unhook()
+        for optimizer in self._optimizers:
+            if isinstance(optimizer, CountedOptimizer):
+                stop_counting_steps_of(optimizer)
+        del self._attempts, self._counts_in_checkpoints, self._is_preparing
+
+    def _count_new_optimizers(self) -> None:
+        for prepared in self._optimizers:
+            optimizer = count_steps_of(prepared)
+            if getattr(optimizer, "attempts", None) is not self._attempts:
+                optimizer.start_counting(self._attempts, self._attempts.passes)
+                for group in optimizer.param_groups:
+                    self._attempts.passes.watch(group["params"])

@@ -1,0 +1,52 @@
+"""Counting for an Accelerator that was made elsewhere, and the end of it."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import accelerate
+
+from .accelerator import DEFAULT_MAX_CONSECUTIVE_SKIPS, Accelerator
+from .nonfinite import check_guard
+from .streak import check_limit
+
+
+def attach(
+    accelerator: accelerate.Accelerator,
+    *,
+    skip_nonfinite: bool = False,
+    max_consecutive_skips: int | None = DEFAULT_MAX_CONSECUTIVE_SKIPS,
+) -> Accelerator:
+    """Make an Accelerator that was created elsewhere count applied updates, from here on.
+
+    It stays the same object, and so do the optimizers that it has prepared. An Accelerator that counts already is
+    returned as it is. `detach` undoes it.
+
+    Raises: TypeError for anything but an Accelerator; ValueError as `Accelerator` does, with nothing changed.
+    """
+    if not isinstance(accelerator, accelerate.Accelerator):
+        raise TypeError(f"`accelerator` must be an accelerate.Accelerator, got {type(accelerator).__name__}")
+    if isinstance(accelerator, Accelerator):
+        return accelerator
+    check_limit(max_consecutive_skips)
+    if skip_nonfinite:
+        check_guard(accelerator)
+    accelerator.__class__ = _counting_class(type(accelerator))
+    assert isinstance(accelerator, Accelerator)
+    accelerator._start_counting(skip_nonfinite, max_consecutive_skips)
+    return accelerator
+
+
+def detach(accelerator: accelerate.Accelerator) -> accelerate.Accelerator:
+    """Undo `attach`: the Accelerator and its optimizers are again what Accelerate made them. The counts are lost."""
+    if isinstance(accelerator, Accelerator):
+        accelerator._stop_counting()
+        accelerator.__class__ = accelerator._counts_for
+    return accelerator
+
+
+@cache
+def _counting_class(cls: type[accelerate.Accelerator]) -> type[Accelerator]:
+    if cls is accelerate.Accelerator:
+        return Accelerator
+    return type(cls.__name__, (Accelerator, cls), {"_counts_for": cls, "__module__": cls.__module__})

@@ -1,0 +1,69 @@
+"""A guard for bf16 and fp32 training, where no loss scale is in use: updates with non-finite gradients are skipped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import accelerate
+import torch
+from accelerate.utils import DistributedType
+from torch.amp import GradScaler
+
+from .scaling import as_plain_tensor
+
+
+class NonFiniteGuard(GradScaler):
+    """A GradScaler whose scale is 1 for ever: it changes no gradient, and keeps back updates that are not finite.
+
+    Being a GradScaler, it hands a fused optimizer `found_inf` on the device and calls any other optimizer only when
+    its gradients are finite. The answer is agreed over all ranks, so it does not matter which of them has the NaN.
+    """
+
+    def __init__(self, device: torch.device, agree_over_ranks: bool) -> None:
+        super().__init__(device.type, init_scale=1.0)
+        self._agree_over_ranks = agree_over_ranks
+        self.scale(torch.ones((), device=device))  # makes the scale tensor
+        self._enabled = True
+
+    def update(self, new_scale: float | torch.Tensor | None = None) -> None:
+        """Forget the attempt; the scale stays 1."""
+        super().update(new_scale=1.0)
+
+    def _unscale_grads_(
+        self,
+        optimizer: torch.optim.Optimizer,
+        inv_scale: torch.Tensor,
+        found_inf: torch.Tensor,
+        allow_fp16: bool,
+    ) -> dict[torch.device, torch.Tensor]:
+        per_device: dict[torch.device, Any] = super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
+        if not per_device:  # no gradient on this rank; the others still wait for its answer
+            per_device = {found_inf.device: found_inf}
+        if self._agree_over_ranks:
+            per_device = {device: _largest_over_ranks(flag) for device, flag in per_device.items()}
+        return per_device
+
+
+def _largest_over_ranks(found_inf: torch.Tensor) -> torch.Tensor:
+    found_inf = as_plain_tensor(found_inf)
+    torch.distributed.all_reduce(found_inf, op=torch.distributed.ReduceOp.MAX)
+    return found_inf
+
+
+def check_guard(accelerator: accelerate.Accelerator) -> None:
+    """Make sure that `skip_nonfinite` can do what it says.
+
+    Raises: ValueError where the update is out of this package's hands.
+    """
+    kind = accelerator.distributed_type
+    if kind in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM, DistributedType.XLA):
+        raise ValueError(
+            f"`skip_nonfinite` must be off with {kind.value}, whose engine makes the update itself; use its own "
+            "overflow check"
+        )
+
+
+def guard_for(accelerator: accelerate.Accelerator) -> NonFiniteGuard:
+    """The guard for an Accelerator. With a GradScaler it has nothing to do: the scaler comes first."""
+    check_guard(accelerator)
+    return NonFiniteGuard(accelerator.device, agree_over_ranks=accelerator.num_processes > 1)

@@ -1,0 +1,209 @@
+"""The prepared optimizer that knows whether its last update was applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.optimizer import AcceleratedOptimizer
+
+from .backward import BackwardPasses
+from .scaling import StepProbe
+from .tally import Tally
+from .update import Update, Verdict
+
+if TYPE_CHECKING:
+    from torch.amp import GradScaler
+
+    from .attempts import Attempts
+
+_OWN = ("attempts", "passes", "tally", "_passes_used", "_last")
+
+
+class CountedOptimizer(AcceleratedOptimizer):
+    """A prepared optimizer with counts of its own.
+
+    It steps exactly like `accelerate.optimizer.AcceleratedOptimizer`. Counts travel with a copy or a pickle of it;
+    the tie to its Accelerator does not, so a copy counts for itself.
+    """
+
+    counts_for: type[AcceleratedOptimizer] = AcceleratedOptimizer
+    optimizer: torch.optim.Optimizer
+    scaler: GradScaler | None
+    attempts: Attempts | None
+    passes: BackwardPasses | None
+    tally: Tally
+    _last: Verdict | None
+
+    @property
+    def applied_step(self) -> int:
+        """How many of this optimizer's updates were applied. Fetches what a fused optimizer left on the device."""
+        return self.tally.read().applied + self._left_out_now("applied")
+
+    @property
+    def attempted_step(self) -> int:
+        """How many updates of this optimizer were attempted."""
+        return self.tally.attempted + self._left_out_now("attempted")
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many of this optimizer's updates were skipped."""
+        return self.tally.read().skipped + self._left_out_now("skipped")
+
+    @property
+    def applied_step_tensor(self) -> torch.Tensor:
+        """`applied_step` as an int64 tensor on the device of the parameters, without synchronising."""
+        return self.tally.applied_on_device(self.param_groups[0]["params"][0].device)
+
+    @property
+    def step_was_skipped(self) -> bool:
+        """Whether this optimizer's update was skipped in the current attempt; False before it is attempted."""
+        if self.attempts is not None:
+            return self.attempts.update.was_skipped_for(self)
+        return self._last is not None and self._last.skipped
+
+    def step(self, closure: Callable[[], Any] | None = None) -> None:
+        """As in Accelerate; the update is counted when gradients are complete and a backward pass made them.
+
+        Raises: SkippedUpdatesError if too many updates in a row were skipped and no window is open.
+        """
+        if not self.gradient_state.sync_gradients:
+            if self.attempts is None:
+                self._last = None
+            super().step(closure)
+            return
+        scaler = self._scaler_in_use()
+        if not self._has_new_gradients():
+            if scaler is not None and self.attempts is not None:
+                self.attempts.scaler_turn.update()
+            super().step(closure)
+            return
+        verdict = self._step_and_tell(scaler, closure)
+        self.use_up_gradients()
+        self._last = verdict
+        self.tally.record(verdict)
+        if self.attempts is not None:
+            self.attempts.stepped(self, verdict, scaler)
+        elif scaler is not None:
+            scaler.update()
+
+    def zero_grad(self, set_to_none: bool | None = None) -> None:
+        super().zero_grad(set_to_none=set_to_none)
+        if self.gradient_state.sync_gradients:
+            self.use_up_gradients()
+            if self.attempts is not None:
+                self.attempts.scaler_turn.gradients_dropped(self.optimizer)
+
+    def use_up_gradients(self) -> None:
+        """The gradients so far make no further attempt: they were stepped on, or dropped."""
+        if self.passes is not None:
+            self._passes_used = self.passes.count
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        if self.passes is not None:
+            self.passes.watch(self.param_groups[-1]["params"])
+
+    def start_counting(self, attempts: Attempts | None, passes: BackwardPasses | None) -> None:
+        """Tie the optimizer to an Accelerator's attempts; without a source of `passes` every step is an attempt."""
+        self.attempts = attempts
+        self.passes = passes
+        self._passes_used = passes.count if passes is not None else 0
+        self._last = None
+        if "tally" not in self.__dict__:
+            self.tally = Tally()
+
+    def counts(self) -> dict[str, int]:
+        """All counts of this optimizer, in the form of a ledger's state."""
+        in_a_row = self.tally.read().skipped_in_a_row
+        counts = {"attempted": self.attempted_step, "applied": self.applied_step, "skipped": self.skipped_steps}
+        return counts | {"skipped_in_a_row": in_a_row + counts["skipped"] - self.tally.read().skipped}
+
+    def restart(self, state: dict[str, int]) -> None:
+        """Continue from stored counts."""
+        self.tally = Tally()
+        self.tally.read().load_state_dict(state)
+        self._last = None
+        self.use_up_gradients()
+
+    def _has_new_gradients(self) -> bool:
+        return self.passes is None or self.passes.count > self._passes_used
+
+    def _scaler_in_use(self) -> GradScaler | None:
+        if self.scaler is None and self.attempts is not None:
+            return self.attempts.guard
+        return self.scaler
+
+    def _step_and_tell(self, scaler: GradScaler | None, closure: Callable[[], Any] | None) -> Verdict:
+        if scaler is None:
+            super().step(closure)
+            return Verdict(skipped=False)
+        if self.attempts is not None:
+            self.attempts.scaler_turn.before_step(scaler, self.optimizer)
+        probe = StepProbe(scaler)
+        if self.scaler is None:  # the guard is no scaler of Accelerate's: it comes into play here only
+            probe.step(self.optimizer, *(() if closure is None else (closure,)))
+            return probe.verdict
+        self.scaler = probe  # type: ignore[assignment]
+        try:
+            super().step(closure)
+        finally:
+            self.scaler = scaler
+        return probe.verdict
+
+    def _left_out_now(self, kind: str) -> int:
+        """1 when the attempt that has just ended counts as `kind` without a step, which the tally learns later."""
+        if self.attempts is None or kind == "applied":
+            return 0
+        update: Update = self.attempts.update
+        return int(any(self is other for other in update.left_out))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        state["tally"] = self.tally
+        state["_is_overflow"] = self.step_was_skipped
+        return {name: value for name, value in state.items() if name not in ("attempts", "passes", "_passes_used")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.start_counting(None, None)
+        self._last = Verdict(skipped=state["_is_overflow"])
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return _blank, (self.counts_for,), self.__getstate__()
+
+
+def count_steps_of(optimizer: AcceleratedOptimizer) -> CountedOptimizer:
+    """Turn a prepared optimizer into one that counts. It stays the same object, so schedulers keep their tie to it."""
+    if not isinstance(optimizer, CountedOptimizer):
+        optimizer.__class__ = counted_class(type(optimizer))
+    assert isinstance(optimizer, CountedOptimizer)
+    return optimizer
+
+
+def stop_counting_steps_of(optimizer: CountedOptimizer) -> None:
+    """Undo `count_steps_of`. The optimizer keeps saying whether its last step was skipped, as Accelerate does."""
+    optimizer._is_overflow = optimizer.step_was_skipped
+    for name in _OWN:
+        optimizer.__dict__.pop(name, None)
+    optimizer.__class__ = optimizer.counts_for
+
+
+@cache
+def counted_class(cls: type[AcceleratedOptimizer]) -> type[CountedOptimizer]:
+    """The class that counts for a class of prepared optimizers."""
+    if cls is AcceleratedOptimizer:
+        return CountedOptimizer
+    from .deepspeed import CountedDeepSpeedOptimizer, DeepSpeedOptimizerWrapper
+
+    if cls is DeepSpeedOptimizerWrapper:
+        return CountedDeepSpeedOptimizer
+    base = CountedDeepSpeedOptimizer if issubclass(cls, DeepSpeedOptimizerWrapper) else CountedOptimizer
+    return type(f"Counted{cls.__name__}", (base, cls), {"counts_for": cls, "__module__": cls.__module__})
+
+
+def _blank(cls: type[AcceleratedOptimizer]) -> CountedOptimizer:
+    """For unpickling: classes made above have no importable name."""
+    return object.__new__(counted_class(cls))

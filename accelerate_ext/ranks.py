@@ -1,0 +1,64 @@
+"""Do all processes of a run count the same?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .errors import RankDisagreementError
+
+Counts = Mapping[str, int]
+
+
+def gather_counts(counts: Counts, num_processes: int) -> list[Counts]:
+    """The counts of every process, in order of rank. Every process must call it."""
+    if num_processes == 1:
+        return [counts]
+    from accelerate.utils import gather_object
+
+    gathered: list[Counts] = gather_object([dict(counts)])
+    return gathered
+
+
+def check_agreement(counts: Sequence[Counts]) -> None:
+    """Make sure that all ranks counted the same.
+
+    Raises: RankDisagreementError naming each count they disagree about and what each rank has; on every rank.
+    """
+    names = dict.fromkeys(name for of_rank in counts for name in of_rank)
+    disagreements = []
+    for name in names:
+        values: list[Any] = [of_rank.get(name) for of_rank in counts]
+        if any(value != values[0] for value in values):
+            disagreements.append(f"{name}: {_by_value(values)}")
+    if disagreements:
+        raise RankDisagreementError(
+            f"all ranks must have counted the same updates, but they disagree about {'; '.join(disagreements)}. "
+            "Some rank applied an update that another one skipped, so their weights have parted. Skip on all ranks or "
+            "on none: agree about a hand-written guard over all ranks (`accelerator.reduce`), or use "
+            "`Accelerator(skip_nonfinite=True)`; then restart from a checkpoint on which they agreed"
+        )
+
+
+def _by_value(values: Sequence[Any]) -> str:
+    """`rank 1 has 6, ranks 0 and 2 to 3 have 7`, fewest ranks first."""
+    ranks_of: dict[Any, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks_of.setdefault(value, []).append(rank)
+    parts = []
+    for value, ranks in sorted(ranks_of.items(), key=lambda item: (len(item[1]), item[1])):
+        shown = "nothing" if value is None else value
+        parts.append(f"{_ranks(ranks)} {'has' if len(ranks) == 1 else 'have'} {shown}")
+    return ", ".join(parts)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][-1] + 1:
+            spans[-1].append(rank)
+        else:
+            spans.append([rank])
+    shown = [str(span[0]) if len(span) == 1 else f"{span[0]} to {span[-1]}" for span in spans]
+    words = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {words}"
