@@ -1,0 +1,1 @@
+"""Proves on a running script what moves when an update is skipped."""
