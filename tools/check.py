@@ -15,6 +15,7 @@ from .diff import blob_id
 from .generate import Generated, generate, prove
 from .patch import Patch, Tree
 from .site import Outcome
+from .trees import on_top
 
 _FILE = re.compile(rb"^diff --git a/(.+) b/\1\nindex ([0-9a-f]{40})\.\.([0-9a-f]{40})", re.MULTILINE)
 
@@ -107,7 +108,10 @@ def _first_difference(one: bytes, other: bytes) -> int:
 def _elsewhere(made: Generated, recorded: Mapping[str, bytes]) -> Iterator[tuple[str, State, str]]:
     """On another commit or release: by blob id first, then by what the tools would write there."""
     fresh = {patch.name: patch for patch in made.series.patches}
-    present = set(made.tree.paths("**"))
+    below: Tree = made.tree
+    for part in made.chain[:-1]:
+        below = on_top(below, part)
+    present = set(below.paths("**"))
     blobs: dict[str, str] = {}
     for name in store.order(recorded):
         sides = [(path.decode(), old.decode(), new.decode()) for path, old, new in _FILE.findall(recorded[name])]
@@ -116,7 +120,7 @@ def _elsewhere(made: Generated, recorded: Mapping[str, bytes]) -> Iterator[tuple
             yield name, State.CONFLICT, f"this source has no {', '.join(missing)}"
             continue
         for path, _, _ in sides:
-            blobs.setdefault(path, blob_id(made.tree.read(path)))
+            blobs.setdefault(path, blob_id(below.read(path)))
         if all(blobs[path] == new for path, _, new in sides):
             yield name, State.UPSTREAMED, "this source holds the very text that the patch leads to"
         elif all(blobs[path] == old for path, old, _ in sides):

@@ -41,8 +41,8 @@ def _commands(upstream: Upstream, tree: Tree, series: Series) -> str:
     python -m tools check {upstream.name}{source}
 
 The first writes mails for `git am` with context, the second makes the same commits on a new branch, the third proves
-that the committed patches are what the tools write today. The committed patches hold no context. They fit the base exactly: `git apply --unidiff-zero PATCH`, in the order of the
-file `series`. A commit that lacks that base takes the mails: `git am -3 MAIL`."""
+that the committed patches are what the tools write today. Those hold no context and fit the base exactly: `git apply
+--unidiff-zero PATCH`, in the order of the file `series`. A commit that has moved on takes the mails: `git am -3`."""
 
 
 def _patch(name: str, patch: Patch) -> str:

@@ -25,8 +25,8 @@ _INDEX = re.compile(rb"index [0-9a-f]{40}\.\.[0-9a-f]{40} 100(?:644|755)$")
 
 def render(upstream: Upstream, tree: Tree, series: Series, *, context: int) -> dict[str, bytes]:
     """All files of the series' folder by name: the same input gives the same bytes."""
-    word = "Base-Release" if upstream.is_release and not is_commit(tree.base) else "Base-Commit"
-    envelope = Envelope(upstream.author, tree.date, f"{word}: {tree.base}")
+    base = tree.base if is_commit(tree.base) else f"v{tree.base}"  # a release's tag, as all these upstreams name it
+    envelope = Envelope(upstream.author, tree.date, f"Base-Commit: {base}")
     total = len(series.patches)
     patches = {
         file_name(number, patch.name): format_mail(
@@ -134,7 +134,7 @@ def lint(files: Mapping[str, bytes], *, context: int) -> list[str]:
 def _lint_patch(data: bytes, context: int) -> Iterator[tuple[int, str]]:
     lines = data.split(b"\n")
     head = data.split(b"\ndiff --git ", 1)[0]
-    for wanted in (b"From: ", b"Date: ", b"Subject: [PATCH", b"Base-"):
+    for wanted in (b"From: ", b"Date: ", b"Subject: [PATCH", b"Base-Commit: "):
         if b"\n" + wanted not in head:
             yield 1, f"the mail lacks `{wanted.decode()}...`"
     hunks = 0

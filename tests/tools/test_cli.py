@@ -1,0 +1,272 @@
+"""The command line: what goes where, and the exit code that says how it went."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from click.testing import CliRunner
+
+import tools
+from tools import catalog, report
+from tools.cli import main
+
+WRONG = b"""\
+from accelerate import Accelerator
+
+
+def train(model, optimizer, loader, ema):
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    global_step = 0
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(batch)
+            accelerator.backward(loss)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            ema.step(model.parameters())
+            global_step += 1
+"""
+GATED = b"        if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:\n            ema"
+NOT_PARSING = b"def f(:\n"
+
+
+def run(*args: str | Path):
+    return CliRunner().invoke(main, [str(arg) for arg in args], prog_name="tools")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """A folder with one script that counts skipped updates, and the process inside it."""
+    (tmp_path / "train.py").write_bytes(WRONG)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+class TestRewrite:
+    def test_the_diff_is_printed_and_nothing_is_written(self, here):
+        result = run("rewrite", "train.py")
+        assert result.exit_code == 1
+        assert result.stdout.startswith("diff --git a/train.py b/train.py\nindex ")
+        assert "1 file: 1 rewritten" in result.stderr
+        assert (here / "train.py").read_bytes() == WRONG
+
+    def test_the_printed_diff_applies(self, here, make_repo):
+        repo = make_repo()
+        repo.commit({"train.py": WRONG})
+        repo.git("apply", "-", stdin=run("rewrite", "train.py").stdout_bytes)
+        assert GATED in repo.read("train.py")
+
+    def test_write_makes_the_change_and_a_second_run_finds_nothing(self, here):
+        result = run("rewrite", "--write", "train.py")
+        assert (result.exit_code, result.stdout) == (0, "rewrote train.py\n")
+        assert GATED in (here / "train.py").read_bytes()
+        again = run("rewrite", "train.py")
+        assert (again.exit_code, again.stdout) == (0, "")
+
+    def test_a_folder_is_searched(self, here):
+        (here / "sub").mkdir()
+        shutil.copy("train.py", "sub/other.py")
+        result = run("rewrite", ".")
+        assert "a/train.py" in result.stdout
+        assert "a/sub/other.py" in result.stdout
+
+    def test_one_file_that_does_not_parse_keeps_all_from_being_written(self, here):
+        (here / "broken.py").write_bytes(NOT_PARSING)
+        result = run("rewrite", "--write", ".")
+        assert result.exit_code == 2
+        assert "broken.py:1:7: unreadable: syntax error" in result.stderr
+        assert "nothing was written (1 to rewrite)" in result.stderr
+        assert (here / "train.py").read_bytes() == WRONG
+
+    def test_what_parses_is_shown_beside_what_does_not(self, here):
+        (here / "broken.py").write_bytes(NOT_PARSING)
+        (here / "binary.py").write_bytes(b"\0\1\2")
+        result = run("rewrite", ".")
+        assert result.exit_code == 2
+        assert "a/train.py" in result.stdout
+        assert "broken.py:1:7: unreadable" in result.stderr
+        assert "binary.py: unreadable: a Python source file must not contain NUL bytes" in result.stderr
+
+    def test_missing_paths_are_all_named(self, here):
+        result = run("rewrite", "one.py", "train.py", "two.py")
+        assert result.exit_code == 2
+        assert "these are not: one.py, two.py" in result.stderr
+        assert "Traceback" not in result.stderr
+
+
+class TestReport:
+    def test_each_site_has_a_line(self, here):
+        result = run("report", "train.py")
+        assert result.exit_code == 1
+        lines = result.stdout.splitlines()
+        assert any(line.startswith("train.py:12:13: ") and " left " in line for line in lines)
+        assert any(line.startswith("train.py:16:9: ") and " rewritten " in line for line in lines)
+
+    def test_json_is_valid_and_two_ways_to_ask_for_it_give_the_same(self, here):
+        result = run("report", "train.py", "--json")
+        schema = json.loads((Path(report.__file__).parent / "schemas" / "report.schema.json").read_text())
+        document = json.loads(result.stdout)
+        jsonschema.validate(document, schema)
+        assert document["files"][0]["path"] == "train.py"
+        assert run("report", "--format", "json", "train.py").stdout == result.stdout
+
+    def test_sarif_names_the_place(self, here):
+        (result,) = json.loads(run("report", "train.py", "--format", "sarif").stdout)["runs"][0]["results"]
+        assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 16
+
+    def test_a_script_that_counts_right_is_fine(self, here):
+        run("rewrite", "--write", "train.py")
+        assert run("report", "train.py").exit_code == 0
+
+    def test_a_file_that_does_not_parse_is_never_a_quiet_success(self, here):
+        (here / "train.py").write_bytes(NOT_PARSING)
+        assert run("report", "train.py").exit_code == 2
+        assert run("report", "train.py", "--json").exit_code == 2
+
+
+@pytest.fixture
+def upstream(sample, monkeypatch, tmp_path):
+    """The sample upstream in the catalogue, with a `patches/` folder of its own."""
+    repo, row = sample
+    monkeypatch.setattr(catalog, "load", lambda: {"sample": row})
+    for module in ("tools.catalog", "tools.generate"):
+        monkeypatch.setattr(f"{module}.patches_folder", lambda: tmp_path / "patches")
+    monkeypatch.setenv("SAMPLE_CHECKOUT", str(repo.root))
+    monkeypatch.chdir(tmp_path)
+    return repo, row
+
+
+class TestSeries:
+    def test_generate_writes_the_mails_and_says_where(self, upstream):
+        result = run("generate", "sample")
+        assert result.exit_code == 0
+        folder = Path("out/sample") / upstream[1].base / "first"
+        assert result.stdout.splitlines() == ["first: Fix scripts/one.py", "first: Fix scripts/two.py", str(folder)]
+        assert (folder / "0001-one.patch").is_file()
+
+    def test_generate_names_what_a_fork_makes_it_refuse(self, upstream):
+        repo, _ = upstream
+        repo.commit({"scripts/two.py": b"nothing of the kind\n"})
+        result = run("generate", "sample", "--base", "HEAD")
+        assert result.exit_code == 1
+        assert "scripts/two.py:1:1: unclear: refused text: the text is not there" in result.stderr
+
+    def test_record_then_check_then_an_edit_by_hand(self, upstream, tmp_path):
+        for name in ("first", "top"):
+            assert run("generate", "sample", "--series", name, "--record").exit_code == 0
+        result = run("check")
+        assert (result.exit_code, result.stdout.count(": current: ")) == (0, 3)
+        path = tmp_path / "patches" / "sample" / upstream[1].base / "top" / "0001-one.patch"
+        path.write_bytes(path.read_bytes() + b"\n")
+        result = run("check", "sample")
+        assert result.exit_code == 1
+        assert "sample/top/0001-one.patch: stale: " in result.stdout
+
+    def test_check_without_a_source_could_not_run(self, upstream, monkeypatch, tmp_path):
+        monkeypatch.delenv("SAMPLE_CHECKOUT")
+        monkeypatch.setattr("tools.generate.cache_folder", lambda: tmp_path / "cache")
+        (upstream[0].root / ".git").rename(upstream[0].root / "gone")
+        result = run("check")
+        assert result.exit_code == 2
+        assert "sample: not checked: sample needs a checkout" in result.stderr
+
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [
+            (["generate", "nothing"], "the upstream must be one of sample, got 'nothing'"),
+            (["generate", "sample", "--series", "x"], "sample has the series first, top, got 'x'"),
+            (["generate", "sample", "--base", "nowhere"], "the revision must name a commit"),
+            (["generate", "sample", "--source", "missing"], "must be a folder that holds a git checkout"),
+            (["generate", "sample", "--source", "."], "which git does not know"),
+            (["check", "sample", "--base", "nowhere"], "the revision must name a commit"),
+            (["apply", "sample", "--to", "missing"], "must be a folder"),
+        ],
+    )
+    def test_bad_input_is_a_message_and_exit_code_2(self, upstream, args, message):
+        result = run(*args)
+        assert result.exit_code == 2
+        assert message in result.stderr.replace("\n", " ")
+        assert result.stdout == ""
+        assert not Path("out").exists()
+
+    def test_out_that_is_a_file_is_a_message(self, upstream, tmp_path):
+        (tmp_path / "out").write_text("x")
+        result = run("generate", "sample")
+        assert result.exit_code == 2
+        assert "could not be written" in result.stderr
+
+
+@pytest.mark.usefixtures("identity")
+class TestApply:
+    def test_one_commit_a_patch_on_a_new_branch(self, upstream):
+        repo, row = upstream
+        result = run("apply", "sample", "--to", repo.root, "--series", "top")
+        assert result.exit_code == 0
+        assert f"3 commits on the new branch applied-updates/top of {repo.root}" in result.stdout
+        assert repo.git("log", "--format=%an %s", f"{row.base}..HEAD").splitlines() == [
+            "A Fix scripts/one.py",
+            "A Fix scripts/two.py",
+            "A Fix scripts/one.py",
+        ]
+        assert repo.git("status", "--porcelain") == ""
+
+    def test_a_fork_gets_what_fits_and_hears_what_was_refused(self, upstream):
+        repo, _ = upstream
+        repo.commit({"scripts/one.py": b"new\nline 20\n", "scripts/two.py": b"nothing of the kind\n"})
+        result = run("apply", "sample", "--to", repo.root, "--branch", "mine")
+        assert result.exit_code == 1
+        assert "scripts/two.py:1:1: unclear: refused" in result.stderr
+        assert repo.read("scripts/one.py") == b"new\nline twenty\nand more\n"
+        assert repo.git("symbolic-ref", "--short", "HEAD").strip() == "mine"
+
+    def test_a_second_time_there_is_nothing_to_do(self, upstream):
+        repo, _ = upstream
+        run("apply", "sample", "--to", repo.root)
+        tip = repo.git("rev-parse", "HEAD")
+        result = run("apply", "sample", "--to", repo.root, "--branch", "again")
+        assert result.exit_code == 0
+        assert "nothing to do" in result.stdout
+        assert repo.git("rev-parse", "HEAD") == tip
+        assert repo.git("branch", "--list", "again") == ""
+
+    def test_a_dirty_tree_is_refused(self, upstream):
+        repo, _ = upstream
+        (repo.root / "other.txt").write_bytes(b"mine")
+        result = run("apply", "sample", "--to", repo.root)
+        assert result.exit_code == 2
+        assert "must have no uncommitted changes" in result.stderr
+
+    def test_another_project_is_refused(self, upstream, make_repo):
+        other = make_repo("other")
+        other.commit({"README": b"x"})
+        result = run("apply", "sample", "--to", other.root)
+        assert result.exit_code == 2
+        assert "it has no file like scripts/*.py" in result.stderr
+
+
+@pytest.mark.parametrize("verb", [[], *([verb] for verb in main.commands)])
+def test_help_teaches(verb):
+    result = run(*verb, "--help")
+    assert result.exit_code == 0
+    assert len(result.output.splitlines()) > 5
+
+
+@pytest.mark.processes
+@pytest.mark.xdist_group("cli")
+def test_the_package_works_under_another_name(tmp_path):
+    shutil.copytree(Path(tools.__file__).parent, tmp_path / "other_name", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "train.py").write_bytes(WRONG)
+    command = [sys.executable, "-m", "other_name", "report", "--json", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert json.loads(done.stdout)["totals"]["rewritten"] == 1

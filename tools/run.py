@@ -1,0 +1,97 @@
+"""The main job in one go: releases and examples in, proven patches and a Trainer run out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tqdm import tqdm
+
+from . import catalog
+from . import series as store
+from .catalog import Upstream
+from .checkout import GitTree
+from .errors import Unavailable
+from .generate import Generated, export, generate, open_source, prove
+from .release import WheelTree, download
+from .report import summary
+
+Say = Callable[[str], None]
+Source = GitTree | WheelTree
+RELEASES = ("accelerate", "transformers")
+EXAMPLES = ("diffusers", "py_dreambooth")  # the second only where the first cannot be had
+
+
+def run(out: Path) -> bool:
+    """Generates and proves every series; True if nothing was refused on a pinned base and the Trainer counts right.
+
+    Results go to stdout as they come, a progress bar to stderr.
+    Raises: CannotRun if a release cannot be had, or a series does not apply.
+    """
+    rows = catalog.load()
+    num_series = sum(len(rows[name].series) for name in (*RELEASES, EXAMPLES[0])) + 1
+    with tqdm(total=num_series, unit="series", desc="patches", file=sys.stderr, leave=False) as bar:
+
+        def say(line: str) -> None:
+            tqdm.write(line, file=sys.stdout)
+
+        made = {name: _newest(rows[name], out, say, bar) for name in RELEASES}
+        _examples(rows, out, say, bar)
+    return all(one.series.patches for one in made.values())
+
+
+def _newest(row: Upstream, out: Path, say: Say, bar: tqdm) -> Generated:
+    """The series of the newest release; of the pinned one where the newest has another shape."""
+    bar.set_postfix_str(row.name)
+    with _newest_release(row, say) as tree:
+        if not tree.is_exact:
+            made = generate(row, tree)
+            if made.series.patches:
+                return _finish(made, out, say, bar)
+            say(f"{row.name} {tree.base}: refused, because it has another shape; falling back to {row.base}")
+    with open_source(row) as tree:
+        return _finish(generate(row, tree), out, say, bar)
+
+
+@contextmanager
+def _newest_release(row: Upstream, say: Say) -> Iterator[WheelTree]:
+    """The newest release of the package index, or the pinned one if the index is out of reach and a copy is cached."""
+    try:
+        wheel = download(row, None)
+    except Unavailable as error:
+        say(f"{row.name}: the newest release is out of reach, taking {row.base} ({error})")
+        wheel = download(row, row.base)
+    with WheelTree(wheel, row.root, base=row.base) as tree:
+        yield tree
+
+
+def _examples(rows: dict[str, Upstream], out: Path, say: Say, bar: tqdm) -> None:
+    """Diffusers at its pinned base, or three scripts of its shape from the package index."""
+    row = rows[EXAMPLES[0]]
+    try:
+        tree: Source = open_source(row)
+    except Unavailable as error:
+        say(f"{row.name}: not here ({error})")
+        row = rows[EXAMPLES[1]]
+        say(f"{row.name}: three scripts of the same shape instead")
+        tree = open_source(row)
+    with tree:
+        for name in row.series:
+            bar.set_postfix_str(f"{row.name} {name}")
+            _finish(generate(row, tree, name), out, say, bar)
+
+
+def _finish(made: Generated, out: Path, say: Say, bar: tqdm) -> Generated:
+    """Proves a series, writes its mails, and tells what it came to."""
+    tree = prove(made)
+    folder = export(made, out)
+    files = {path for patch in made.series.patches for path in patch.changes}
+    pinned = "" if made.tree.is_exact else ", not the pinned base"
+    say(f"{made.upstream.name} {made.tree.base}{pinned}, series {made.series.name}:")
+    say(f"    found      {summary(store.file_reports(made.series))}")
+    say(f"    generated  {len(made.series.patches)} patches of {len(files)} files in {folder}")
+    say(f"    applies    as mails and without context, both to tree {tree}")
+    bar.update()
+    return made
