@@ -64,6 +64,7 @@ def fit(
     kind: Kind = "walk",
     *,
     noise: ArrayLike = 0.0,
+    offset: float = 0.0,
     sum_to_one: bool | None = None,
     nugget: float = NUGGET_FLOOR,
 ) -> Fit:
@@ -73,6 +74,7 @@ def fit(
 
     Args:
         noise: variance of the rounding of each stored value, over the variance that the weights move by a step.
+        offset: mean square of the weights themselves in that unit, which counts where the fit does not add up to 1.
         sum_to_one: whether the weights have to add up to 1; as the paper has it unless given (walk: yes, profile: no).
         nugget: relative amount added to the diagonal where stored averages are nearly the same.
 
@@ -94,7 +96,7 @@ def fit(
             gram[np.diag_indices_from(gram)] += errors
         weights = _solve(gram, dot(t[:, None], gamma[:, None], to[None], go[None]), constrained, nugget)
     weights = np.where(exact.any(axis=0), exact, weights)
-    return describe(weights, t, gamma, to, go, kind, noise=errors)
+    return describe(weights, t, gamma, to, go, kind, noise=errors, offset=offset)
 
 
 def predicted_error(t_in: ArrayLike, gamma_in: ArrayLike, t_out: ArrayLike, gamma_out: ArrayLike) -> Array:
@@ -106,7 +108,15 @@ def predicted_error(t_in: ArrayLike, gamma_in: ArrayLike, t_out: ArrayLike, gamm
 
 
 def describe(
-    weights: Array, t: Array, gamma: Array, t_out: Array, gamma_out: Array, kind: Kind = "walk", *, noise: Array
+    weights: Array,
+    t: Array,
+    gamma: Array,
+    t_out: Array,
+    gamma_out: Array,
+    kind: Kind = "walk",
+    *,
+    noise: Array,
+    offset: float = 0.0,
 ) -> Fit:
     """What any weights, however they came about, give: the expected error, the profile's residual and its width.
 
@@ -114,6 +124,7 @@ def describe(
     """
     distance = np.array([distance_from_model(step, power) for step, power in zip(t_out, gamma_out, strict=True)])
     squares = _residual_squares(walk_inner_product, weights, t, gamma, t_out, gamma_out) + noise @ weights**2
+    squares += offset * np.where(np.abs(weights.sum(axis=0) - 1) > 1e-9, weights.sum(axis=0) - 1, 0.0) ** 2
     error = np.sqrt(np.maximum(squares, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
         predicted = np.where(error == 0, 0.0, error / distance)
@@ -202,13 +213,12 @@ def _symmetric_solve(matrix: Array, sides: Array) -> Array:
     try:
         np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:  # singular to working precision: the shortest solution
-        return np.linalg.lstsq(matrix, sides, rcond=None)[0]
-    result = np.linalg.solve(matrix, sides)
+        return np.asarray(np.linalg.lstsq(matrix, sides, rcond=None)[0], dtype=np.float64)
+    result = np.asarray(np.linalg.solve(matrix, sides), dtype=np.float64)
     wide, exact_sides = matrix.astype(np.longdouble), sides.astype(np.longdouble)
     for _ in range(2):
-        result = result + np.linalg.solve(
-            matrix, (exact_sides - wide @ result.astype(np.longdouble)).astype(np.float64)
-        )
+        missing = (exact_sides - wide @ result.astype(np.longdouble)).astype(np.float64)
+        result += np.asarray(np.linalg.solve(matrix, missing), dtype=np.float64)
     return result
 
 

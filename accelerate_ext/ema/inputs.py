@@ -92,7 +92,7 @@ def find_sources(paths: str | Path | Sequence[str | Path], options: InputOptions
 
 
 def step_from_name(path: Path) -> int | None:
-    """The step that a file or folder name states: after a word such as ``step`` or ``checkpoint``, else the last one."""
+    """The step that a file or folder name states: after a word such as ``step``, else the last number."""
     name = path.name
     for suffix in WEIGHTS:
         name = name.removesuffix(suffix)

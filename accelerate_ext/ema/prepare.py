@@ -1,0 +1,227 @@
+"""From what is stored to weights: opening, checking that everything belongs together, fitting, and the cost."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from .fit import NUGGET_FLOOR, Fit, Kind, distance_from_model, fit
+from .header import SnapshotError
+from .inputs import Source
+from .profile import Array, gamma_from_sigma_rel, walk_inner_product
+from .readers import Reader
+from .stream import Stored, Sums, pairwise_sums
+
+RELATIVE_ROUNDING = 0.43
+"""Root mean square rounding error over root mean square value, in units of half the spacing above 1."""
+
+NEAR_THE_END = 6
+"""How many of the latest stored sets say how fast the weights move where the wanted average ends."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that is known before the sums: which sets take part, their weights, and the shape of the result.
+
+    Shapes: ``fit`` has a column for each of ``gammas``; ``columns`` gives, for every averaged tensor, the column of
+    each wanted average (O,). ``drift`` is the variance by which an element of the weights moves a step.
+    """
+
+    sources: Sequence[Source]
+    readers: Sequence[Reader]
+    t: float
+    gammas: Array
+    fit: Fit
+    columns: Mapping[str, tuple[int, ...]]
+    copied: Mapping[str, Reader]
+    tied: Mapping[str, str]
+    drift: float
+
+    @property
+    def num_elements(self) -> int:
+        """Averaged elements of the model."""
+        return sum(math.prod(self.readers[-1].shape(name)) for name in self.columns)
+
+    @property
+    def read_bytes(self) -> int:
+        """What the sums read from disk."""
+        used = [reader for reader, row in zip(self.readers, self.fit.weights, strict=True) if row.any()]
+        return sum(
+            math.prod(reader.shape(name)) * reader.dtype(name).itemsize for reader in used for name in self.columns
+        )
+
+    def sums(self, dtype: torch.dtype) -> Sums:
+        """The sums that give every wanted average, for all averaged tensors."""
+        matrices = {chosen: self.fit.weights[:, list(chosen)] for chosen in set(self.columns.values())}
+        stored = [Stored(str(source.path), reader) for source, reader in zip(self.sources, self.readers, strict=True)]
+        return Sums(stored, {name: matrices[chosen] for name, chosen in self.columns.items()}, dtype)
+
+
+@contextlib.contextmanager
+def prepare(
+    sources: Sequence[Source],
+    t: float,
+    gammas: Sequence[float],
+    kind: Kind = "walk",
+    widths: Mapping[str, float] | None = None,
+) -> Iterator[Prepared]:
+    """Opens what the wanted averages can be built from and fits the weights; closes it all at the end.
+
+    Later sets than the first one at or after ``t`` are not used, so that a result does not change as the run goes on.
+
+    Args:
+        widths: for tensors whose name matches the pattern (as in a shell), this sigma_rel in place of the wanted one.
+
+    Raises: SnapshotError naming the file that does not fit the others; ValueError if ``t`` lies after all of them.
+    """
+    check_no_duplicates(sources)
+    end = min((source.t for source in sources if source.t >= t * (1 - 1e-12)), default=math.inf)
+    used = [source for source in sources if source.t <= end]
+    with contextlib.ExitStack() as stack:
+        allow_open_files(sum(max(1, len(source.files)) for source in used))
+        readers = [stack.enter_context(contextlib.closing(source.open())) for source in used]
+        names, others = check_same_model(used, readers)
+        every, columns = _columns(names, gammas, widths or {})
+        motion = _measure(used, readers, names)
+        stored = [s.t for s in used], [s.gamma for s in used]
+        result = fit(*stored, t, every, kind, noise=motion.noise, offset=motion.offset)
+        until = [
+            reader for source, reader in zip(used, readers, strict=True) if source.t <= t * (1 + 1e-12)
+        ] or readers
+        yield Prepared(
+            sources=used,
+            readers=readers,
+            t=t,
+            gammas=np.asarray(every),
+            fit=result,
+            columns=columns,
+            copied={name: next((r for r in reversed(until) if name in r.names), readers[-1]) for name in others},
+            tied={other: name for source in used for other, name in source.tied.items()},
+            drift=motion.drift,
+        )
+
+
+def check_no_duplicates(sources: Sequence[Source]) -> None:
+    """Raises: SnapshotError naming both files if two sets hold the same average at the same time."""
+    seen: dict[tuple[float, float], Source] = {}
+    problems = []
+    for source in sources:
+        first = seen.setdefault((source.t, round(source.gamma, 9)), source)
+        if first is not source:
+            problems.append(f"{first.path} and {source.path} (step {source.step:g})")
+    if problems:
+        raise SnapshotError(f"a step and width must occur once, found twice: {'; '.join(problems)}; leave one out")
+
+
+def check_same_model(sources: Sequence[Source], readers: Sequence[Reader]) -> tuple[list[str], list[str]]:
+    """Names of the tensors to average, and of those to copy (integers, and what snapshots list as copies).
+
+    Raises: SnapshotError naming each file whose tensors have other names or shapes than those of the latest one.
+    """
+    aliases = {other for source in sources for other in source.tied}
+    copied = {name for source in sources for name in source.copied}
+    last = readers[-1]
+    shapes = {name: last.shape(name) for name in last.names if name not in aliases}
+    floating = {name for name in shapes if last.dtype(name).is_floating_point and name not in copied}
+    if complex_names := [name for name in shapes if last.dtype(name).is_complex]:
+        raise SnapshotError(f"{sources[-1].path} has complex tensors, which cannot be averaged: {complex_names[:5]}")
+    problems = []
+    for source, reader in zip(sources[:-1], readers[:-1], strict=True):
+        found = {name: reader.shape(name) for name in reader.names if name not in aliases}
+        differing = [name for name in floating if found.get(name, ()) != shapes[name] or name not in found]
+        differing += [name for name in found if name not in shapes and name not in copied]
+        if differing:
+            problems.append(
+                f"{source.path} ({', '.join(sorted(differing)[:3])}{', ...' if len(differing) > 3 else ''})"
+            )
+    if problems:
+        raise SnapshotError(
+            f"all files must hold the same model as {sources[-1].path}; tensors are missing, new or of another shape "
+            f"in {'; '.join(problems)}"
+        )
+    if not floating:
+        raise SnapshotError(f"{sources[-1].path} has no floating-point tensor to average")
+    names = [name for name in last.names if name in floating]
+    return names, [name for name in shapes if name not in floating]
+
+
+def allow_open_files(count: int) -> None:
+    """Raises the limit of open files as far as the system lets us, when many sets are read at once."""
+    try:
+        import resource
+    except ImportError:  # pragma: no cover (Windows has no such limit)
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
+
+
+def _columns(
+    names: Sequence[str], gammas: Sequence[float], widths: Mapping[str, float]
+) -> tuple[list[float], dict[str, tuple[int, ...]]]:
+    every = list(gammas)
+    usual = tuple(range(len(gammas)))
+    columns = dict.fromkeys(names, usual)
+    for pattern, width in widths.items():
+        matching = fnmatch.filter(names, pattern)
+        if not matching:
+            raise ValueError(f"`widths`: no tensor matches {pattern!r}; names are like {', '.join(names[:3])}")
+        gamma = gamma_from_sigma_rel(width)
+        if gamma not in every:
+            every.append(gamma)
+        columns.update(dict.fromkeys(matching, (every.index(gamma),) * len(gammas)))
+    return every, columns
+
+
+@dataclass(frozen=True)
+class _Motion:
+    """How fast the weights move (variance a step); in that unit, the rounding of each set, and the mean square."""
+
+    drift: float
+    noise: Array
+    offset: float
+
+
+def _measure(sources: Sequence[Source], readers: Sequence[Reader], names: Sequence[str]) -> _Motion:
+    """From a sample of the elements of the latest sets."""
+    late = range(max(0, len(sources) - NEAR_THE_END), len(sources))
+    observed, norms, _ = pairwise_sums([Stored(str(sources[i].path), readers[i]) for i in late], names)
+    rounding = np.array([_rounding(source, reader, names) for source, reader in zip(sources, readers, strict=True)])
+    t, gamma = (np.array([getattr(source, field) for source in sources]) for field in ("t", "gamma"))
+    squared = rounding**2 * float(norms.mean())
+    gram = walk_inner_product(t[:, None], gamma[:, None], t[None], gamma[None])
+    apart = np.diagonal(gram)[:, None] + np.diagonal(gram)[None] - 2 * gram
+    rates = [
+        (observed[i, j], observed[i, j] - squared[a] - squared[b], apart[a, b])
+        for (i, a) in enumerate(late)
+        for (j, b) in enumerate(late)
+        if i < j and apart[a, b] > 0
+    ]
+    moved = [clean / distance for _, clean, distance in rates if clean > 0] or [raw / far for raw, _, far in rates]
+    drift = float(np.median(moved)) if moved else 0.0
+    if drift <= 0:
+        return _Motion(0.0, np.zeros(len(sources)), 0.0)
+    noise = squared / drift
+    return _Motion(drift, np.where(noise > NUGGET_FLOOR * t, noise, 0.0), float(norms.mean()) / drift)
+
+
+def _rounding(source: Source, reader: Reader, names: Sequence[str]) -> float:
+    sizes: Counter[torch.dtype] = Counter()
+    for name in names:
+        sizes[reader.dtype(name)] += math.prod(reader.shape(name))
+    by_dtype = RELATIVE_ROUNDING * torch.finfo(sizes.most_common(1)[0][0]).eps / 2
+    return max(source.rounding_error, by_dtype)
+
+
+def expected_distance(prepared: Prepared, column: int) -> float:
+    """Root mean square distance of the wanted average from the model's own weights, as the drift lets expect it."""
+    return math.sqrt(prepared.drift) * distance_from_model(prepared.t, float(prepared.gammas[column]))
