@@ -1,0 +1,177 @@
+"""Finds the places of a training loop: guards, early continues, tails behind a step, flags that are asked already."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from .clauses import Test
+from .flow import Flow, State
+from .script import Scope, within
+from .traits import Traits
+
+
+class Role(Enum):
+    """What a place is in its loop."""
+
+    CLIP = "clip guard"
+    CLIP_AND_STEP = "clip and step guard"
+    STEP = "step guard"
+    BEFORE = "guard before the step"
+    NO_STEP = "guard without a step"
+    NORM_LOG = "gradient-norm log"
+    BOUNDARY = "boundary block"
+    BOOKKEEPING = "bookkeeping block"
+    CONTINUE = "early continue"  # what follows it is the block
+    TAIL = "unguarded counter"  # statements behind a step that no test asks about the boundary
+    APPLIED = "applied-update test"  # asks the flag already
+    STALE = "stale flag"  # asks the flag where no attempt of this iteration has been made
+    UNCLEAR = "unclear test"
+
+
+@dataclass(eq=False)
+class Block:
+    """One place: the statement that it is reported at, its test, and the statements that belong to it."""
+
+    role: Role
+    node: ast.stmt
+    scope: Scope
+    state: State
+    statements: list[ast.stmt]
+    test: Test | None = None
+    is_gated: bool = False  # set by the rule that gates it, or from the start where the flag is asked already
+    takes_rest: bool = False  # the block is what follows the statement in its list
+
+    @property
+    def has_else(self) -> bool:
+        return isinstance(self.node, ast.If) and bool(self.node.orelse)
+
+
+class Blocks:
+    """Reads the places of one script in the order of the text."""
+
+    def __init__(self, flow: Flow, traits: Traits) -> None:
+        self.flow = flow
+        self.traits = traits
+        self.script = flow.script
+
+    def read(self) -> list[Block]:
+        found: list[Block] = []
+        for scope in self.script.scopes:
+            body = scope.node.body
+            if body and (body[0] in self.flow.before) and not isinstance(scope.node, ast.ClassDef):
+                found += self._visit(body, scope)
+        return sorted(found, key=lambda block: (block.node.lineno, block.node.col_offset))
+
+    def _visit(self, block: list[ast.stmt], scope: Scope) -> Iterator[Block]:
+        tail: list[ast.stmt] = []
+        for index, node in enumerate(block):
+            state = self.flow.before.get(node)
+            if state is None or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                continue
+            if isinstance(node, ast.If) and self.flow.tests[node].is_flagged:
+                result = self._flagged(node, self.flow.tests[node], state, scope, block[index + 1 :])
+                yield from result
+                if any(item.takes_rest for item in result):
+                    break
+                continue
+            if state.is_after_step and self._is_in_iteration(state) and not state.is_gated and state.sync is not False:
+                if self.traits.counts(node) and not self._asks(node):
+                    tail.append(node)
+                    continue
+            for inner in self._inner(node):
+                yield from self._visit(inner, scope)
+        if tail:
+            state = self.flow.before[tail[0]]
+            yield Block(Role.TAIL, tail[0], scope, state, tail)
+
+    @staticmethod
+    def _is_in_iteration(state: State) -> bool:
+        return not any(path.is_looped for path in state.paths)
+
+    def _asks(self, node: ast.stmt, kind: str = "") -> bool:
+        """Whether a flag (of one kind, or any) is asked in a test inside a statement."""
+        tests = [self.flow.tests[inner] for inner in within([node]) if inner is not node and inner in self.flow.tests]
+        return any(item.kind == kind if kind else item.kind != "other" for test in tests for item in test.clauses)
+
+    @staticmethod
+    def _inner(node: ast.stmt) -> list[list[ast.stmt]]:
+        blocks = [getattr(node, arm, None) or [] for arm in ("body", "orelse", "finalbody")]
+        blocks += [handler.body for handler in getattr(node, "handlers", ())]
+        return [*blocks, *(case.body for case in getattr(node, "cases", ()))]
+
+    def _flagged(self, node: ast.If, test: Test, state: State, scope: Scope, rest: list[ast.stmt]) -> list[Block]:
+        leaves = isinstance(node.body[-1], (ast.Continue, ast.Return, ast.Break, ast.Raise))
+        if test.find("skip", True) or test.needs_applied:
+            return self._asking(node, test, state, scope, rest, leaves)
+        if test.needs_sync:
+            return self._guard(node, test, state, scope)
+        if test.holds_without_sync and leaves and not node.orelse:
+            return self._early(node, test, state, scope, rest)
+        inner = [found for block in self._inner(node) for found in self._visit(block, scope)]
+        return [Block(self._unclear(node, test, state), node, scope, state, node.body, test), *inner]
+
+    def _unclear(self, node: ast.If, test: Test, state: State) -> Role:
+        if self.traits.clips(node.body):
+            return Role.CLIP
+        if test.holds_without_sync and len(test.clauses) == 1 and not node.orelse:
+            return Role.BEFORE  # runs between boundaries only
+        return Role.UNCLEAR if state.is_after_step else Role.BEFORE
+
+    def _asking(
+        self, node: ast.If, test: Test, state: State, scope: Scope, rest: list[ast.stmt], leaves: bool
+    ) -> list[Block]:
+        alias = next((item.alias for item in test.clauses if item.kind == "skip" and item.alias is not None), None)
+        asked = self.flow.before.get(alias, state) if alias is not None else state
+        if any(path.is_looped for path in asked.paths) or not asked.is_after_step:
+            return [Block(Role.STALE, node, scope, asked, node.body, test)]
+        if test.holds_on_skip and leaves and not node.orelse:
+            return [Block(Role.APPLIED, node, scope, state, rest, test, is_gated=True, takes_rest=True)]
+        body = node.body if test.needs_applied else node.orelse
+        return [Block(Role.APPLIED, node, scope, state, body, test, is_gated=True)]
+
+    def _guard(self, node: ast.If, test: Test, state: State, scope: Scope) -> list[Block]:
+        role = self._role(node, state)
+        inner: list[Block] = []
+        if role is not Role.BOOKKEEPING:
+            inner = [found for block in self._inner(node) for found in self._visit(block, scope)]
+        return [Block(role, node, scope, state, node.body, test), *inner]
+
+    def _role(self, node: ast.If, state: State) -> Role:
+        clips, steps = self.traits.clips(node.body), any(self.traits.steps(item) for item in node.body)
+        if steps:
+            return Role.CLIP_AND_STEP if clips else Role.STEP
+        if clips:
+            return Role.CLIP
+        if not state.is_after_step:
+            return Role.BEFORE if self._has_step_later(node) else Role.NO_STEP
+        if self._asks(node, "skip"):
+            return Role.BOUNDARY  # the flag is asked inside: that is where it is looked at
+        if self.traits.logs_gradients(node.body):
+            return Role.NORM_LOG
+        if all(self._is_boundary(item) for item in within(node.body)) and not node.orelse:
+            return Role.BOUNDARY
+        return Role.BOOKKEEPING
+
+    def _is_boundary(self, node: ast.stmt) -> bool:
+        """Whether a statement does nothing that has to do with an applied update."""
+        if self.traits.must_run(node) or isinstance(node, (ast.Pass, ast.Continue)):
+            return True
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and self.traits.counter(node) is None:
+            return not any(isinstance(item, ast.Call) for item in ast.walk(node)) and not self.traits.averages(node)
+        return False
+
+    def _has_step_later(self, node: ast.stmt) -> bool:
+        loop = self.script.loop(node)
+        if loop is not None:
+            return self.traits.steps(loop)
+        return node in self.flow.before and self.script.places[node].scope in self.flow.stepping
+
+    def _early(self, node: ast.If, test: Test, state: State, scope: Scope, rest: list[ast.stmt]) -> list[Block]:
+        if not state.is_after_step:
+            return [Block(Role.BEFORE, node, scope, state, node.body, test)]
+        if any(self.traits.steps(item) for item in rest):
+            return [Block(Role.STEP, node, scope, state, node.body, test)]
+        return [Block(Role.CONTINUE, node, scope, state, rest, test, takes_rest=True)]

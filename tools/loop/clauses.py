@@ -1,0 +1,207 @@
+"""Reads the test of an `if`: which of its clauses ask for a sync boundary and which for a skipped update."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from . import names
+from .names import key
+from .objects import Identity, Objects, assigned
+from .script import Scope, expressions
+
+Kind = Literal["sync", "skip", "mixed", "other"]
+FLAGS = re.compile(r"sync_gradients|step_was_skipped")
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One clause. `node` is the expression as the test has it, negation left out; an alias keeps its statement."""
+
+    node: ast.expr
+    kind: Kind
+    positive: bool
+    owner: str | None = None  # the text of the accelerator or the optimizer that is asked
+    who: Identity | None = None
+    is_accelerator: bool = True  # a skip clause may ask one optimizer instead
+    alias: ast.stmt | None = None  # the statement that gave the alias its value
+    written: ast.expr | None = None  # the clause with its negation
+
+
+@dataclass(frozen=True)
+class Test:
+    """Clauses that must all hold, or (`is_any`) of which one must hold."""
+
+    clauses: tuple[Clause, ...]
+    is_any: bool = False
+
+    def find(self, kind: Kind, positive: bool) -> Clause | None:
+        return next((item for item in self.clauses if item.kind == kind and item.positive == positive), None)
+
+    @property
+    def needs_sync(self) -> Clause | None:
+        """The clause that lets only sync boundaries through."""
+        return None if self.is_any and len(self.clauses) > 1 else self.find("sync", True)
+
+    @property
+    def needs_applied(self) -> Clause | None:
+        """The clause that keeps a skipped update out."""
+        return None if self.is_any and len(self.clauses) > 1 else self.find("skip", False)
+
+    @property
+    def holds_without_sync(self) -> Clause | None:
+        """The clause that makes the test true between boundaries."""
+        return self.find("sync", False) if self.is_any or len(self.clauses) == 1 else None
+
+    @property
+    def holds_on_skip(self) -> Clause | None:
+        """The clause that makes the test true on a skipped update."""
+        return self.find("skip", True) if self.is_any or len(self.clauses) == 1 else None
+
+    @property
+    def others(self) -> tuple[Clause, ...]:
+        return tuple(item for item in self.clauses if item.kind == "other")
+
+    @property
+    def is_flagged(self) -> bool:
+        return any(item.kind != "other" for item in self.clauses)
+
+
+@dataclass
+class Clauses:
+    """Reads tests of one script; aliases are looked up at the place where they are read."""
+
+    objects: Objects
+    _aliases: dict[tuple[Scope, str], list[tuple[ast.stmt, ast.expr]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        script = self.objects.script
+        for node in script.statements_with(FLAGS):
+            self._collect(node)
+        if self._aliases:
+            known = re.compile("|".join(rf"\b{re.escape(name)}\b" for _, name in list(self._aliases)))
+            for node in script.statements_with(known):
+                self._collect(node)
+
+    def _collect(self, node: ast.stmt) -> None:
+        scope = self.objects.script.places[node].scope
+        pairs = assigned(node)
+        pairs += [(item.target, item.value) for item in expressions(node) if isinstance(item, ast.NamedExpr)]
+        for target, value in pairs:
+            name = key(target)
+            if name is None or not self.read(value, scope, node).is_flagged:
+                continue
+            home = self.objects.script.home(scope, name)
+            found = self._aliases.setdefault((home, name), [])
+            if all(item is not node for item, _ in found):
+                found.append((node, value))
+
+    def alias_names(self) -> set[str]:
+        return {name for _, name in self._aliases}
+
+    def read(self, test: ast.expr, scope: Scope, at: ast.stmt, positive: bool = True, depth: int = 4) -> Test:
+        """The clauses of a test that stands in the statement `at`."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            inner = self.read(test.operand, scope, at, not positive, depth)
+            if len(inner.clauses) == 1:
+                return replace(inner, clauses=(replace(inner.clauses[0], written=test),))
+            return inner
+        if isinstance(test, ast.BoolOp):
+            return self._read_all(test, scope, at, positive, depth)
+        if isinstance(test, ast.NamedExpr):
+            inner = self.read(test.value, scope, at, positive, depth)
+            return replace(inner, clauses=tuple(replace(item, node=test, written=test) for item in inner.clauses))
+        clause = self._atom(test, scope, positive)
+        name = key(test)
+        if clause.kind == "other" and depth and name is not None:
+            alias = self._alias(scope, name, at)
+            if alias is not None:
+                inner = self.read(alias[1], scope, alias[0], positive, depth - 1)
+                parts = (replace(item, node=test, alias=alias[0], written=test) for item in inner.clauses)
+                return replace(inner, clauses=tuple(parts))
+        return Test((clause,))
+
+    def _read_all(self, test: ast.BoolOp, scope: Scope, at: ast.stmt, positive: bool, depth: int) -> Test:
+        is_any = isinstance(test.op, ast.Or) == positive
+        clauses: list[Clause] = []
+        for value in test.values:
+            inner = self.read(value, scope, at, positive, depth)
+            if len(inner.clauses) == 1 or inner.is_any == is_any:
+                clauses += inner.clauses
+            elif inner.is_flagged:
+                clauses.append(Clause(value, "mixed", positive, written=value))
+            else:
+                clauses.append(Clause(value, "other", positive, written=value))
+        return Test(tuple(clauses), is_any)
+
+    def _alias(self, scope: Scope, name: str, at: ast.stmt) -> tuple[ast.stmt, ast.expr] | None:
+        """The last flagged value that a name was given above `at`; None if something else may have come between."""
+        home = self.objects.script.home(scope, name)
+        found = self._aliases.get((home, name), [])
+        above = [item for item in found if item[0].lineno < at.lineno]
+        if not above or name in scope.parameters:
+            return None
+        latest = max(above, key=lambda item: item[0].lineno)
+        others = [item for item in home.bindings.get(name, []) if not any(node is item.statement for node, _ in found)]
+        if any(latest[0].lineno < item.statement.lineno < at.lineno for item in others):
+            return None
+        return latest
+
+    def _atom(self, node: ast.expr, scope: Scope, positive: bool) -> Clause:
+        plain = Clause(node, "other", positive, written=node)
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.comparators[0], ast.Constant):
+            value = node.comparators[0].value
+            if isinstance(node.ops[0], (ast.Is, ast.Eq)) and isinstance(value, bool):
+                inner = self._atom(node.left, scope, positive == value)
+                return replace(inner, node=node, written=node) if inner.kind != "other" else plain
+        if isinstance(node, ast.Call) and key(node.func) == "bool" and len(node.args) == 1:
+            inner = self._atom(node.args[0], scope, positive)
+            return replace(inner, node=node, written=node) if inner.kind != "other" else plain
+        if not isinstance(node, ast.Attribute):
+            return plain
+        owner = key(node.value)
+        if node.attr == "sync_gradients":
+            owner = self.accelerator_behind(scope, owner) if owner else None
+            return replace(plain, kind="sync", owner=owner, who=self._who(scope, owner))
+        if node.attr == "optimizer_step_was_skipped":
+            return replace(plain, kind="skip", owner=owner, who=self._who(scope, owner))
+        if node.attr == "step_was_skipped":
+            return replace(plain, kind="skip", owner=owner, who=self._who(scope, owner), is_accelerator=False)
+        return plain
+
+    def _who(self, scope: Scope, owner: str | None) -> Identity | None:
+        return self.objects.identity(scope, owner) if owner else None
+
+    def accelerator_behind(self, scope: Scope, owner: str) -> str | None:
+        """The text of the accelerator whose gradient state, or which itself, is called `owner` here."""
+        if owner.endswith(".gradient_state"):
+            return owner.removesuffix(".gradient_state")
+        who = self.objects.identity(scope, owner)
+        if who.key.endswith(".gradient_state"):
+            name = who.key.removesuffix(".gradient_state")
+            return name if self.objects.identity(scope, name) == self.objects.identity(who.scope, name) else None
+        if names.last(owner) == "gradient_state" or _is_gradient_state(who):
+            return self.only_accelerator(scope)
+        return owner
+
+    def only_accelerator(self, scope: Scope) -> str | None:
+        """The name of the one accelerator that `scope` can read, or None."""
+        found: Iterable[str] = ()
+        here: Scope | None = scope
+        while here is not None:
+            found = [name for name in here.bindings if self.objects.kind(here, name) == "accelerator"]
+            if found:
+                break
+            here = here.parent
+        owner = scope.owner
+        if not found and owner is not None:
+            found = [name for name in owner.bindings if self.objects.kind(owner, name) == "accelerator"]
+        names_found = list(found)
+        return names_found[0] if len(names_found) == 1 else None
+
+
+def _is_gradient_state(who: Identity) -> bool:
+    return any(names.class_of(item.value) == "GradientState" for item in who.scope.bindings.get(who.key, []))

@@ -1,0 +1,286 @@
+"""Which flag tells, at one place, whether the update that was just attempted has been applied."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .clauses import Test
+from .flow import Condition, Flow, Path, State, StepSite
+from .names import key, root
+from .objects import Identity
+from .script import Scope, within
+
+_PURE_CALLS = re.compile(r"(^|\.)(isfinite|isnan|isinf|bool|len|int|float|abs|item|any|all|min|max|is_main_process)$")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a place is left alone: a stable code and a reason."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Flag:
+    """`text` is true where the update was skipped. `sites` are steps behind which the flag must first be kept."""
+
+    text: str
+    accelerator: str
+    sites: tuple[StepSite, ...] = ()
+    condition: str | None = None  # must hold too: the step was not attempted otherwise
+    note: str = ""
+
+
+class Flags:
+    """Finds flags for places of one script."""
+
+    def __init__(self, flow: Flow, counted: str | None) -> None:
+        self.flow = flow
+        self.script = flow.script
+        self.objects = flow.objects
+        self.counted = counted
+        self.variable = _free_name(flow.script.source.text)
+
+    def find(self, node: ast.stmt, state: State, test: Test | None, accelerator: str | None) -> Flag | Refusal:
+        """The flag for a place whose own test is `test`; `accelerator` is the text that its guard reads, if any."""
+        scope = self.script.places[node].scope
+        if scope in self.flow.too_many_paths:
+            return Refusal("too-many-paths", "too many different ways lead here to tell which optimizer stepped")
+        paths = [path for path in state.paths if not self._is_ruled_out(path, test, node)]
+        sites = _unique(site for path in paths for site in path.steps)
+        refusal = self._unusable(paths, sites)
+        if refusal is not None:
+            return refusal
+        chosen = self._chosen(scope, paths, sites)
+        if isinstance(chosen, Refusal):
+            return chosen
+        paths, sites = chosen
+        unprepared = [site for site in sites if self.objects.is_prepared(site.who) is False]
+        if unprepared:
+            return _unprepared(unprepared[0])
+        condition = self._condition(paths, node)
+        if isinstance(condition, Refusal):
+            return condition
+        owner = self._accelerator(scope, sites, accelerator)
+        if isinstance(owner, Refusal):
+            return owner
+        return self._flag(scope, paths, sites, owner, condition)
+
+    def _is_ruled_out(self, path: Path, test: Test | None, node: ast.stmt) -> bool:
+        """Whether a clause of the test says that this path was not taken."""
+        if test is None or (test.is_any and len(test.clauses) > 1):
+            return False
+        known = {ast.dump(item.node): item.positive for item in test.others}
+        for condition in path.conditions:
+            text, value = _normal(condition)
+            if text in known and known[text] != value and self._is_stable(condition, node):
+                return True
+        return False
+
+    def _is_stable(self, condition: Condition, node: ast.stmt) -> bool:
+        """Whether a condition still has, at `node`, the value that it had when it was tested."""
+        if any(isinstance(item, ast.Call) and not _is_pure(item) for item in ast.walk(condition.node)):
+            return False
+        read = {item.id for item in ast.walk(condition.node) if isinstance(item, ast.Name)}
+        scope = self.script.places[node].scope
+        return not any(
+            condition.statement.lineno <= inner.lineno < node.lineno and read & _names_set(inner)
+            for inner in within(scope.node.body)
+        )
+
+    def _unusable(self, paths: list[Path], sites: list[StepSite]) -> Refusal | None:
+        if not sites:
+            return Refusal("no-step", "no optimizer step comes before this in the iteration")
+        first = sites[0]
+        line = first.statement.lineno
+        if any(site.kind == "engine" for site in sites):
+            return Refusal("engine-step", f"`{first.owner}.step()` (line {line}) belongs to an engine; it keeps its own "
+                           "count of skipped updates (`engine.skipped_steps`) and accelerate's flag does not see it")  # fmt: skip
+        if any(site.kind == "scaler" for site in sites):
+            return Refusal("own-grad-scaler", f"line {line} steps through a GradScaler of the script's own; accelerate's "
+                           "flag never sees it. Compare `scaler.get_scale()` before and after `update()` instead")  # fmt: skip
+        many = [site for site in sites if site.is_many]
+        if many:
+            return Refusal("several-optimizers", f"line {many[0].statement.lineno} steps several optimizers in a loop; "
+                           "each may be skipped alone, so no single flag says whether the update happened")  # fmt: skip
+        if any(path.is_looped for path in paths):
+            return Refusal("step-in-inner-loop", f"the step of line {line} runs in an inner loop; after it the flag tells "
+                           "only about the last of its attempts")  # fmt: skip
+        return None
+
+    def _chosen(
+        self, scope: Scope, paths: list[Path], sites: list[StepSite]
+    ) -> tuple[list[Path], list[StepSite]] | Refusal:
+        """The paths and steps of the optimizer that counts."""
+        together = [path for path in paths if len({site.who for site in path.steps}) > 1]
+        if self.counted is not None:
+            mine = [site for site in sites if self._is_counted(site)]
+            if mine:
+                kept = [Path(tuple(site for site in p.steps if site in mine), p.conditions) for p in paths]
+                return kept, mine
+            if together or len({site.who for site in sites}) > 1:
+                return _several(sites, f"`--counted-optimizer {self.counted}` names none of them")
+        if together:
+            return _several(sites, f"say which one counts: --counted-optimizer {sites[0].owner}")
+        twice = [path for path in paths if len(path.steps) > 1]
+        if twice:
+            return Refusal("several-attempts", f"`{sites[0].owner}` steps more than once before this (lines "
+                           f"{_lines(sites)}); the flag tells only about the last attempt")  # fmt: skip
+        return paths, sites
+
+    def _is_counted(self, site: StepSite) -> bool:
+        return self.counted in (site.owner, site.who.key)
+
+    def _condition(self, paths: list[Path], node: ast.stmt) -> str | None | Refusal:
+        """What must also hold where some paths make no attempt: nothing, a clause, or no way to say it."""
+        idle = [path for path in paths if not path.steps]
+        if not idle:
+            return None
+        busy = [path for path in paths if path.steps]
+        for condition in set.intersection(*(set(path.conditions) for path in busy)):
+            opposite = [c for path in idle for c in path.conditions if c == _flipped(condition)]
+            if len(opposite) == len(idle) and self._is_stable(condition, node):
+                if re.search(r"hasattr", ast.dump(condition.node)):
+                    return None
+                return _as_clause(self.script.source.segment(condition.node), condition)
+        line = busy[0].steps[0].statement.lineno
+        return Refusal("conditional-step", f"the step of line {line} is not always made (a condition of the script's own); "
+                       "where it is not, the flag keeps the answer of an earlier attempt. Note whether it was made, and "
+                       "test that here too")  # fmt: skip
+
+    def _accelerator(self, scope: Scope, sites: list[StepSite], guard: str | None) -> str | Refusal:
+        made = {item.accelerator for site in sites for item in self.objects.preparations_of(site.who)}
+        if guard is not None:
+            who = self.objects.identity(scope, guard)
+            if made and who not in made and all(self.objects.kind(m.scope, m.key) == "accelerator" for m in made):
+                other = next(iter(made)).key
+                if any(self._is_built(item) for item in made) and self._is_built(who):
+                    return Refusal("other-accelerator", f"the test asks `{guard}`, but `{sites[0].owner}` was prepared by "
+                                   f"`{other}`; ask the accelerator whose optimizer stepped")  # fmt: skip
+            return guard
+        found = self.accelerator_text(scope, made)
+        if found is None:
+            return Refusal("unknown-accelerator", "no accelerator is in reach here, so its flag cannot be read")
+        return found
+
+    def _is_built(self, who: Identity) -> bool:
+        return any(isinstance(item.value, ast.Call) for item in who.scope.bindings.get(who.key, []))
+
+    def accelerator_text(self, scope: Scope, wanted: set[Identity]) -> str | None:
+        """How an accelerator is called in a scope: one of those wanted, or else the only one in reach."""
+        here: Scope | None = scope
+        owner = scope.owner
+        found: list[str] = []
+        while here is not None:
+            found += list(here.bindings) if not isinstance(here.node, ast.ClassDef) else []
+            here = here.parent
+        found += list(owner.bindings) if owner is not None else []
+        named = [name for name in found if self.objects.kind(scope, name) == "accelerator"]
+        fitting = [name for name in named if self.objects.identity(scope, name) in wanted]
+        if fitting or len({self.objects.identity(scope, name) for name in named}) == 1:
+            return (fitting or named)[0]
+        if named:
+            return None
+        calls = re.findall(r"([A-Za-z_][\w.]*)\.(?:backward|accumulate|prepare|unwrap_model)\(", self._text(scope))
+        seen = {name for name in calls if self.objects.kind(scope, name) == "accelerator"}
+        return seen.pop() if len(seen) == 1 else None
+
+    def _text(self, scope: Scope) -> str:
+        if isinstance(scope.node, ast.Module):
+            return self.script.source.text
+        return self.script.source.segment(scope.node)
+
+    def _flag(
+        self, scope: Scope, paths: list[Path], sites: list[StepSite], accelerator: str, condition: str | None
+    ) -> Flag | Refusal:
+        whos = {site.who for site in sites}
+        if len(whos) > 1:
+            if any(site.scope is not scope for site in sites):
+                return _several(sites, "they step in other functions, where no line can keep the flag for this test")
+            note = f"optimizers take turns here (lines {_lines(sites)}): the flag of the one that stepped is kept"
+            return Flag(self.variable, accelerator, tuple(sites), condition, note)
+        prepared_by = {item.accelerator for item in self.objects.preparations_of(sites[0].who)}
+        others = [who for made in prepared_by for who in self.objects.optimizers(made)]
+        if len(others) <= 1 and self.counted is None:
+            return Flag(f"{accelerator}.optimizer_step_was_skipped", accelerator, condition=condition)
+        for site in sites:
+            if site.scope is scope or self.objects.identity(scope, site.owner) == site.who:
+                note = "several optimizers are prepared on one accelerator: the flag of the one that counts is read"
+                return Flag(f"{site.owner}.step_was_skipped", accelerator, condition=condition, note=note)
+        return Refusal("optimizer-out-of-reach", f"`{sites[0].owner}` (line {sites[0].statement.lineno}) has no name here, "
+                       "and several optimizers share the accelerator's flag")  # fmt: skip
+
+
+def _unique(sites: Iterable[StepSite]) -> list[StepSite]:
+    return sorted(dict.fromkeys(sites), key=lambda site: (site.statement.lineno, site.call.col_offset))
+
+
+def _lines(sites: list[StepSite]) -> str:
+    return ", ".join(f"{site.statement.lineno} (`{site.owner}`)" for site in sites)
+
+
+def _several(sites: list[StepSite], advice: str) -> Refusal:
+    text = f"several optimizers step before this (lines {_lines(sites)}) and each may be skipped alone; {advice}"
+    return Refusal("several-optimizers", text)
+
+
+def _unprepared(site: StepSite) -> Refusal:
+    text = f"`{site.owner}` (stepped in line {site.statement.lineno}) is not prepared in this file: no `prepare` or "
+    return Refusal("unprepared-optimizer", text + f"`prepare_optimizer` gives `{site.who.key}` its value, so the skip "
+                   "flag will never be set")  # fmt: skip
+
+
+def _normal(condition: Condition) -> tuple[str, bool]:
+    node, value = condition.node, condition.value
+    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        node, value = node.operand, not value
+    return ast.dump(node), value
+
+
+def _flipped(condition: Condition) -> Condition:
+    return Condition(condition.text, not condition.value, condition.node, condition.statement)
+
+
+def _as_clause(text: str, condition: Condition) -> str:
+    if not condition.value:
+        node = condition.node
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return re.sub(r"^not\s+", "", text)
+        return f"not {text}" if isinstance(node, (ast.Name, ast.Attribute, ast.Call)) else f"not ({text})"
+    return f"({text})" if isinstance(condition.node, (ast.BoolOp, ast.IfExp, ast.NamedExpr)) else text
+
+
+def _is_pure(call: ast.Call) -> bool:
+    name = key(call.func) or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
+    return bool(_PURE_CALLS.search(name))
+
+
+def _names_set(node: ast.stmt) -> set[str]:
+    """Names that a statement itself gives a value."""
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = list(node.targets)
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
+        targets = [node.target]
+    found = set()
+    for target in targets:
+        for item in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
+            name = key(item)
+            if name is not None:
+                found.add(root(name) if root(name) not in ("self", "cls") else name)
+    return found
+
+
+def _free_name(text: str) -> str:
+    """A name for the kept flag that the file does not use for something else."""
+    for name in ("step_was_skipped", "update_was_skipped", "attempt_was_skipped"):
+        if not re.search(rf"(?<![.\w]){name}\b(?! = [\w.]+\.step_was_skipped)", text):
+            return name
+    return "skipped_by_optimizer"
+
+
+__all__ = ["Flag", "Flags", "Refusal"]

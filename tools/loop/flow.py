@@ -1,0 +1,305 @@
+"""What has happened in an iteration when a statement is reached at a sync boundary: which optimizers have stepped."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field, replace
+
+from .clauses import Clauses, Test
+from .names import key
+from .objects import Identity, Objects
+from .script import FunctionNode, Scope, Script, calls_of, inner_blocks, within
+
+STEP = re.compile(r"\.\s*step\s*\(")
+_ENVIRONMENT = re.compile(r"deepspeed|hasattr|distributed_type|DistributedType|is_xla|is_tpu", re.IGNORECASE)
+_MOST_PATHS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class StepSite:
+    """One call that attempts an update. `owner` is the optimizer's text where it stands."""
+
+    statement: ast.stmt
+    call: ast.Call
+    owner: str
+    who: Identity
+    kind: str  # optimizer, scaler or engine
+    scope: Scope
+    is_many: bool = False  # the call runs once for each of several optimizers
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A test that a path has met, and what it came to."""
+
+    text: str
+    value: bool
+    node: ast.expr = field(compare=False)
+    statement: ast.stmt = field(compare=False)
+
+
+@dataclass(frozen=True)
+class Path:
+    """One way to get to a statement: the attempts on it, in order, and the tests that tell it from the others."""
+
+    steps: tuple[StepSite, ...] = ()
+    conditions: frozenset[Condition] = frozenset()
+    is_looped: bool = False  # an attempt was made in a loop that has ended
+
+
+@dataclass(frozen=True)
+class State:
+    """What is known before a statement runs."""
+
+    paths: frozenset[Path] = frozenset({Path()})
+    sync: bool | None = None  # True where only boundaries come through, False where none does
+    is_gated: bool = False  # only applied updates come through
+
+    @property
+    def is_after_step(self) -> bool:
+        return any(path.steps for path in self.paths)
+
+
+class Flow:
+    """The states of every statement in the functions that attempt updates or look at the flags."""
+
+    def __init__(self, objects: Objects, clauses: Clauses) -> None:
+        self.objects = objects
+        self.script: Script = objects.script
+        self.clauses = clauses
+        self.before: dict[ast.stmt, State] = {}
+        self.tests: dict[ast.stmt, Test] = {}
+        self.steps: list[StepSite] = []
+        self.entries: dict[Scope, list[State]] = {}
+        self.too_many_paths: set[Scope] = set()
+        self._exits: list[Path] = []
+        self._summaries: dict[Scope, frozenset[Path]] = {}
+        self._open: set[Scope] = set()
+        self._sites: dict[ast.stmt, list[StepSite]] = {}
+        for node in self.script.statements_with(STEP):
+            found = [site for call in calls_of(node) if (site := self._site(node, call)) is not None]
+            if found:
+                self._sites[node] = found
+                self.steps += found
+        self.stepping = self._callers({site.scope for site in self.steps})
+        self.base_sync = True if objects.accumulation == "none" else None
+
+    def _callers(self, scopes: set[Scope]) -> dict[Scope, set[ast.stmt]]:
+        """Functions that attempt updates, directly or through calls, with the statements that do so."""
+        found: dict[Scope, set[ast.stmt]] = {scope: set() for scope in scopes}
+        for site in self.steps:
+            found[site.scope].add(site.statement)
+        queue = [scope for scope in scopes if scope.is_function]
+        while queue:
+            function = queue.pop()
+            for node, _ in self.script.calls(function):
+                scope = self.script.places[node].scope
+                if scope not in found and scope.is_function:
+                    queue.append(scope)
+                found.setdefault(scope, set()).add(node)
+        return found
+
+    def _site(self, node: ast.stmt, call: ast.Call) -> StepSite | None:
+        if not (isinstance(call.func, ast.Attribute) and call.func.attr == "step"):
+            return None
+        scope = self.script.places[node].scope
+        owner = key(call.func.value)
+        if owner is None:
+            return None
+        kind = self.objects.kind(scope, owner)
+        if kind == "scaler" and len(call.args) == 1 and key(call.args[0]):
+            owner = key(call.args[0]) or owner
+        elif kind not in ("optimizer", "engine") or self.script.function(scope, call) is not None:
+            return None
+        who = self.objects.identity(scope, owner)
+        found = self.script.bindings(scope, owner)
+        is_many = bool(found) and all(isinstance(item.statement, (ast.For, ast.AsyncFor)) for item in found)
+        return StepSite(node, call, owner, who, kind, scope, is_many)
+
+    def run(self) -> None:
+        """Walk the functions that step, then those that they call after a step."""
+        wanted = set(self.stepping)
+        for node in self.script.statements_with(re.compile(r"sync_gradients|step_was_skipped")):
+            wanted.add(self.script.places[node].scope)
+        for scope in [item for item in self.script.scopes if item in wanted]:
+            self.summary(scope)
+        called = [scope for scope in self.script.scopes if scope in self.entries and scope not in self.stepping]
+        for scope in called:
+            states = self.entries[scope]
+            if len(states) == len(self.script.calls(scope)) and all(state.is_after_step for state in states):
+                paths = frozenset(path for state in states for path in state.paths)
+                sync = True if all(state.sync for state in states) else self.base_sync
+                self._walk_scope(scope, State(paths, sync, all(state.is_gated for state in states)))
+
+    def summary(self, scope: Scope) -> frozenset[Path]:
+        """The attempts that a call of a function makes, one path for each way through it."""
+        if scope not in self._summaries:
+            if scope in self._open:
+                return frozenset({Path()})
+            self._open.add(scope)
+            self._summaries[scope] = self._walk_scope(scope, State(sync=self.base_sync))
+            self._open.discard(scope)
+        return self._summaries[scope]
+
+    def _walk_scope(self, scope: Scope, entry: State) -> frozenset[Path]:
+        exits, self._exits = self._exits, []
+        end = self.walk(scope.node.body, entry)
+        paths = frozenset((*self._exits, *(end.paths if end is not None else ())))
+        self._exits = exits
+        return paths
+
+    def walk(self, block: list[ast.stmt], state: State | None) -> State | None:
+        """The state after a list of statements; None where nothing gets past it."""
+        for node in block:
+            if state is None:
+                break
+            self.before[node] = state
+            state = self._through(node, state)
+        return state
+
+    def _through(self, node: ast.stmt, state: State) -> State | None:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            return state
+        if isinstance(node, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
+            state = self._called(node, state)
+            if isinstance(node, ast.Return):
+                self._exits += state.paths
+            return None
+        if isinstance(node, ast.If):
+            return self._if(node, self._called(node, state))
+        if isinstance(node, (ast.With, ast.AsyncWith)):
+            return self.walk(node.body, self._called(node, state))
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)):
+            return self._loop(node, state)
+        blocks = inner_blocks(node)
+        if blocks:
+            return self._branches(node, blocks, state)
+        return self._called(node, state)
+
+    def _called(self, node: ast.stmt, state: State) -> State:
+        """The state after the calls that a statement itself makes."""
+        scope = self.script.places[node].scope
+        if node in self.stepping.get(scope, ()):
+            for site in self._sites.get(node, ()):
+                state = replace(state, paths=frozenset(replace(p, steps=(*p.steps, site)) for p in state.paths))
+            for call in calls_of(node):
+                function = self.script.function(scope, call)
+                if function is not None and function in self.stepping:
+                    state = self._joined(state, self.summary(function))
+        elif state.is_after_step and isinstance(node, (ast.Expr, ast.Assign)):
+            for call in calls_of(node):
+                function = self.script.function(scope, call)
+                if function is not None:
+                    self.entries.setdefault(function, []).append(state)
+        return state
+
+    def _joined(self, state: State, more: frozenset[Path]) -> State:
+        paths = frozenset(
+            Path(first.steps + then.steps, first.conditions | then.conditions, first.is_looped or then.is_looped)
+            for first in state.paths
+            for then in more
+        )
+        return replace(state, paths=paths)
+
+    def _if(self, node: ast.If, state: State) -> State | None:
+        test = self.clauses.read(node.test, self.script.places[node].scope, node)
+        self.tests[node] = test
+        inside, outside = state, state
+        if test.needs_sync:
+            inside = replace(inside, sync=True)
+            outside = replace(outside, sync=False) if len(test.clauses) == 1 else outside
+        elif test.holds_without_sync:
+            inside = replace(inside, sync=False) if len(test.clauses) == 1 else inside
+            outside = replace(outside, sync=True)
+        if test.needs_applied:
+            inside = replace(inside, is_gated=True)
+        if test.holds_on_skip:
+            outside = replace(outside, is_gated=True)
+        body, other = self.walk(node.body, inside), self.walk(node.orelse, outside)
+        return self._merged(node, test, state, body, other)
+
+    def _merged(self, node: ast.If, test: Test, state: State, body: State | None, other: State | None) -> State | None:
+        if body is None:
+            return other
+        if other is None:
+            return body
+        if body.paths == state.paths == other.paths:
+            return state
+        kinds = {item.kind for item in test.clauses}
+        if (kinds == {"sync"} and test.needs_sync) or (not node.orelse and _ENVIRONMENT.search(ast.dump(node.test))):
+            return replace(state, paths=body.paths)
+        if kinds == {"sync"} and test.holds_without_sync:
+            return replace(state, paths=other.paths)
+        condition = Condition(ast.dump(node.test), True, node.test, node)
+        yes = {replace(path, conditions=path.conditions | {condition}) for path in body.paths}
+        no = {replace(p, conditions=p.conditions | {replace(condition, value=False)}) for p in other.paths}
+        return self._bounded(node, replace(state, paths=frozenset(yes | no)))
+
+    def _bounded(self, node: ast.stmt, state: State) -> State:
+        if len(state.paths) > _MOST_PATHS:
+            self.too_many_paths.add(self.script.places[node].scope)
+            return replace(state, paths=frozenset(replace(path, conditions=frozenset()) for path in state.paths))
+        return state
+
+    def _loop(self, node: ast.For | ast.AsyncFor | ast.While, state: State) -> State:
+        state = self._called(node, state)
+        if not self.steps_inside(node):
+            self.walk(node.body, state)
+            self.walk(node.orelse, state)
+            return state
+        self.walk(node.body, State(sync=self.base_sync))
+        self.walk(node.orelse, state)
+        inner = self.sites_inside(node)
+        many = inner[:1] if inner and inner[0].is_many else ()
+        if many and len(inner) == 1:
+            return replace(state, paths=frozenset(replace(p, steps=(*p.steps, *many)) for p in state.paths))
+        looped = frozenset(replace(path, steps=(*path.steps, *inner), is_looped=True) for path in state.paths)
+        return replace(state, paths=looped)
+
+    def sites_inside(self, node: ast.stmt) -> tuple[StepSite, ...]:
+        """The attempts that stand, or are called, inside a statement."""
+        scope = self.script.places[node].scope
+        found: list[StepSite] = []
+        for inner in self.stepping.get(scope, ()):
+            if node.lineno <= inner.lineno <= (node.end_lineno or 0):
+                found += self._sites.get(inner, ())
+                for call in calls_of(inner):
+                    function = self.script.function(scope, call)
+                    if function is not None and function in self.stepping:
+                        found += [site for path in self.summary(function) for site in path.steps]
+        return tuple(sorted(set(found), key=lambda site: (site.statement.lineno, site.call.col_offset)))
+
+    def steps_inside(self, node: ast.stmt) -> bool:
+        """Whether an update is attempted inside a statement, directly or through a call."""
+        scope = self.script.places[node].scope
+        return any(node.lineno <= inner.lineno <= (node.end_lineno or 0) for inner in self.stepping.get(scope, ()))
+
+    def _branches(self, node: ast.stmt, blocks: list[tuple[str, list[ast.stmt]]], state: State) -> State | None:
+        """`try` and `match`: the body and whatever may run in its place."""
+        if isinstance(node, ast.Match):
+            ends = [self.walk(block, state) for _, block in blocks]
+            ends = [*ends, state] if not any(_is_wildcard(case) for case in node.cases) else ends
+            return self._union(ends, state)
+        arms = dict(blocks)
+        main = self.walk(arms.get("body", []), state)
+        if "orelse" in arms:
+            main = self.walk(arms["orelse"], main)
+        ends = [main, *(self.walk(block, state) for arm, block in blocks if arm == "handlers")]
+        end = self._union(ends, state)
+        last = self.walk(arms.get("finalbody", []), end or state)
+        return last if end is not None else None
+
+    @staticmethod
+    def _union(ends: list[State | None], state: State) -> State | None:
+        alive = [end for end in ends if end is not None]
+        if not alive:
+            return None
+        return replace(state, paths=frozenset(path for end in alive for path in end.paths))
+
+
+def _is_wildcard(case: ast.match_case) -> bool:
+    return isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None and case.guard is None
+
+
+__all__ = ["Condition", "Flow", "FunctionNode", "Path", "State", "StepSite", "within"]

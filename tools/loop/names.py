@@ -1,0 +1,98 @@
+"""What expressions are called: keys of names and attributes, and what a name says about the thing behind it."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+_OPTIMIZER = re.compile(r"optim|^opt(_?[a-z0-9]{1,4})?$|^opt_|_opt\d?$", re.IGNORECASE)
+_OPTIMIZER_CLASS = re.compile(
+    r"optim|^(paged)?(adamw?|sgd|lion|lamb|lars|adafactor|adagrad|adadelta|adamax|nadam|radam|rmsprop|prodigy|came|sophia"
+    r"|muon|shampoo|dadapt\w*|adam\w*|apollo\w*|galore\w*)(8bit|w)?$",
+    re.IGNORECASE,
+)
+_SCHEDULER = re.compile(r"sched|(^|_)lr(_|$)|warmup", re.IGNORECASE)
+_SCHEDULER_CLASS = re.compile(r"sched|LR$|WarmRestarts$", re.IGNORECASE)
+_EMA = re.compile(r"(^|_)(ema|swa)(_|\d|$)|^(ema|swa)|_?averaged?_model|(?<=[a-z])EMA(?![A-Za-z])", re.IGNORECASE)
+_EMA_CLASS = re.compile(r"EMA(?![a-z])|^Ema|MovingAverage|AveragedModel|Averager", re.ASCII)
+_BAR = re.compile(r"bar$|pbar|progress|tqdm", re.IGNORECASE)
+_DATA = re.compile(r"micro|batch|sample|token|example|seen|consumed|attempt|epoch|skipp|data", re.IGNORECASE)
+_ACCELERATOR = re.compile(r"accelerator|^acc(el)?$", re.IGNORECASE)
+
+
+def key(node: ast.AST | None) -> str | None:
+    """The text that stands for a name, a dotted name or an item with a constant index; None for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        owner = key(node.value)
+        return owner and f"{owner}.{node.attr}"
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        owner = key(node.value)
+        return owner and f"{owner}[{node.slice.value!r}]"
+    return None
+
+
+def root(name: str) -> str:
+    """The first name of a key."""
+    return re.split(r"[.\[]", name, maxsplit=1)[0]
+
+
+def last(name: str) -> str:
+    """The last word of a key: what the thing itself is called."""
+    return re.findall(r"\w+", name)[-1] if re.search(r"\w", name) else name
+
+
+def class_of(value: ast.AST | None) -> str:
+    """The name that a call calls (its last word), or an empty text."""
+    if isinstance(value, ast.Call):
+        name = key(value.func)
+        if name:
+            return last(name)
+    return ""
+
+
+def suggests_optimizer(name: str) -> bool:
+    return bool(_OPTIMIZER.search(last(name))) and not suggests_scheduler(name)
+
+
+def suggests_scheduler(name: str) -> bool:
+    return bool(_SCHEDULER.search(last(name)))
+
+
+def suggests_ema(name: str) -> bool:
+    return bool(_EMA.search(last(name)))
+
+
+def suggests_bar(name: str) -> bool:
+    return bool(_BAR.search(last(name)))
+
+
+def suggests_accelerator(name: str) -> bool:
+    return bool(_ACCELERATOR.search(last(name)))
+
+
+def counts_data(name: str) -> bool:
+    """Whether a counter's name says that it counts data or attempts, not updates."""
+    return bool(_DATA.search(last(name)))
+
+
+def builds_optimizer(value: ast.AST | None) -> bool:
+    name = class_of(value)
+    return bool(_OPTIMIZER_CLASS.search(name)) and not _SCHEDULER_CLASS.search(name)
+
+
+def builds_scheduler(value: ast.AST | None) -> bool:
+    return bool(_SCHEDULER_CLASS.search(class_of(value)))
+
+
+def builds_ema(value: ast.AST | None) -> bool:
+    return bool(_EMA_CLASS.search(class_of(value)))
+
+
+def builds_accelerator(value: ast.AST | None) -> bool:
+    return class_of(value) == "Accelerator"
+
+
+def builds_bar(value: ast.AST | None) -> bool:
+    return bool(_BAR.search(class_of(value)))

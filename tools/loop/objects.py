@@ -1,0 +1,293 @@
+"""What the objects of a script are: accelerators, optimizers and schedulers, and which of them were prepared by whom."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+
+from . import names
+from .names import key
+from .script import Binding, Scope, Script, calls_of, expressions
+
+_PREPARE = re.compile(r"\.\s*prepare(?:_optimizer|_scheduler)?\s*\(")
+_ZERO_GRAD = re.compile(r"\.\s*zero_grad\s*\(")
+_ACCUMULATE = re.compile(r"\.\s*(accumulate|_set_sync_gradients)\s*\(|\bsync_gradients\b")
+_CONSTRUCTED = re.compile(r"\bAccelerator\s*\(")
+_ACCUMULATION = (
+    "gradient_accumulation_steps",
+    "gradient_accumulation_plugin",
+    "deepspeed_plugin",
+    "megatron_lm_plugin",
+)
+_PREPARES = ("prepare", "prepare_optimizer", "prepare_scheduler")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An object, whatever it is called where it is read: the scope that binds it and its key there."""
+
+    scope: Scope
+    key: str
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """One object that came out of `prepare`: which accelerator did it, where, and under which identity it is kept."""
+
+    accelerator: Identity
+    prepared: Identity
+    statement: ast.stmt
+    is_many: bool = False
+
+
+@dataclass
+class Objects:
+    """Answers questions about the objects of one script."""
+
+    script: Script
+    preparations: list[Preparation] = field(default_factory=list)
+    is_opaque: bool = False  # something was prepared in a way that hides which names hold the results
+    _kinds: dict[tuple[Scope, str], str] = field(default_factory=dict)
+    _zeroed: set[tuple[Scope, str]] | None = None
+
+    def __post_init__(self) -> None:
+        for node in self.script.statements_with(_PREPARE):
+            self._read_preparation(node)
+
+    def identity(self, scope: Scope, name: str, depth: int = 6) -> Identity:
+        """The object behind a key, through plain aliases and through parameters whose arguments the file shows."""
+        home = self.script.home(scope, name)
+        found = home.bindings.get(name, [])
+        if depth and len(found) == 1:
+            binding = found[0]
+            alias = key(binding.value) if binding.position < 0 else None
+            if alias is not None and alias != name and not isinstance(binding.statement, (ast.For, ast.AsyncFor)):
+                return self.identity(home, alias, depth - 1)
+            if binding.is_parameter:
+                return self._argument(home, name, depth) or Identity(home, name)
+        if depth and not found and names.root(name) != name:
+            owner = names.root(name)
+            bound = self.script.bindings(scope, owner)
+            if len(bound) == 1 and (bound[0].is_parameter or key(bound[0].value)):
+                base = self.identity(scope, owner, depth - 1)
+                if (base.scope, base.key) != (self.script.home(scope, owner), owner):
+                    return self.identity(base.scope, base.key + name[len(owner) :], depth - 1)
+        return Identity(home, name)
+
+    def _argument(self, function: Scope, parameter: str, depth: int) -> Identity | None:
+        """The one object that every call in the file hands to a parameter."""
+        found = set()
+        for node, call in self.script.calls(function):
+            value = argument_of(function, call, parameter)
+            name = key(value)
+            if name is None:
+                return None
+            found.add(self.identity(self.script.places[node].scope, name, depth - 1))
+        return found.pop() if len(found) == 1 else None
+
+    def kind(self, scope: Scope, name: str) -> str:
+        """`accelerator`, `optimizer`, `scheduler`, `ema`, `bar`, `scaler`, `engine`, or an empty text."""
+        who = self.identity(scope, name)
+        if (who.scope, who.key) not in self._kinds:
+            self._kinds[who.scope, who.key] = ""  # an object that is made from itself has no kind
+            self._kinds[who.scope, who.key] = self._kind(who, name)
+        return self._kinds[who.scope, who.key]
+
+    def _kind(self, who: Identity, name: str) -> str:
+        for binding in who.scope.bindings.get(who.key, []):
+            kind = self._built_kind(binding)
+            if kind:
+                return kind
+        for word in (who.key, name):
+            for kind, suggests in _SUGGESTIONS:
+                if suggests(word):
+                    return kind
+        return "optimizer" if (who.scope, who.key) in self.zeroed else ""
+
+    def _built_kind(self, binding: Binding) -> str:
+        value = binding.value
+        if binding.position >= 0 or value is None:
+            engine = names.class_of(value) == "initialize" and "deepspeed" in (key(getattr(value, "func", None)) or "")
+            return "engine" if engine and binding.position == 0 else ""
+        if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _PREPARES:
+            return self._built_kind(Binding(binding.statement, value.args[0])) if len(value.args) == 1 else ""
+        for kind, builds in _BUILDERS:
+            if builds(value):
+                return kind
+        return "scaler" if names.class_of(value).endswith("GradScaler") else ""
+
+    @property
+    def zeroed(self) -> set[tuple[Scope, str]]:
+        """Objects that somebody calls `zero_grad` on without their being a model that is called."""
+        if self._zeroed is None:
+            self._zeroed = set()
+            for node in self.script.statements_with(_ZERO_GRAD):
+                for call in calls_of(node):
+                    if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad":
+                        name = key(call.func.value)
+                        if name is not None:
+                            who = self.identity(self.script.places[node].scope, name)
+                            self._zeroed.add((who.scope, who.key))
+        return self._zeroed
+
+    def _read_preparation(self, node: ast.stmt) -> None:
+        scope = self.script.places[node].scope
+        for call in calls_of(node):
+            if not (isinstance(call.func, ast.Attribute) and call.func.attr in _PREPARES):
+                continue
+            name = key(call.func.value)
+            if name is None or self.kind(scope, name) not in ("accelerator", ""):
+                continue
+            accelerator = self.identity(scope, name)
+            for target, is_many in self._targets(node, call):
+                target_name = key(target)
+                if target_name is not None:
+                    home = self.script.home(scope, target_name)
+                    self.preparations.append(Preparation(accelerator, Identity(home, target_name), node, is_many))
+
+    def _targets(self, node: ast.stmt, call: ast.Call) -> list[tuple[ast.expr, bool]]:
+        """What the results of one `prepare` are assigned to; whether one target holds several objects."""
+        if any(isinstance(item, ast.Starred) for item in call.args):
+            self.is_opaque = True
+        for target, value in assigned(node):
+            if value is call:
+                if isinstance(target, (ast.Tuple, ast.List)):
+                    return [(item, False) for item in target.elts]
+                self.is_opaque = self.is_opaque or len(call.args) > 1
+                return [(target, False)]
+            if any(item is call for item in ast.walk(value)):
+                return [(target, True)]
+        if isinstance(node, (ast.Return, ast.Yield)):
+            self.is_opaque = True
+        return []
+
+    def is_prepared(self, who: Identity) -> bool | None:
+        """Whether an optimizer or a scheduler went through `prepare`; None where the file cannot tell."""
+        if any(item.prepared == who for item in self.preparations):
+            return True
+        found = who.scope.bindings.get(who.key, [])
+        if self.is_opaque or not found or all(item.is_parameter for item in found):
+            return None
+        if all(_is_built_elsewhere(item) for item in found):
+            return None
+        return False
+
+    def preparations_of(self, who: Identity) -> list[Preparation]:
+        return [item for item in self.preparations if item.prepared == who]
+
+    def optimizers(self, accelerator: Identity) -> list[Identity]:
+        """Every optimizer that an accelerator prepared, a second time where it did so more than once in one run."""
+        found: list[Preparation] = []
+        for item in self.preparations:
+            if item.accelerator != accelerator or self.kind(item.prepared.scope, item.prepared.key) != "optimizer":
+                continue
+            twin = [other for other in found if other.prepared == item.prepared]
+            if item.is_many or not any(self._are_alternatives(item.statement, other.statement) for other in twin):
+                found.append(item)
+            if item.is_many or self.script.loop(item.statement) is not None:
+                found.append(item)
+        return [item.prepared for item in found]
+
+    def _are_alternatives(self, first: ast.stmt, second: ast.stmt) -> bool:
+        """Whether two statements stand in different arms of one `if`, so that a run meets one of them."""
+        arms = {id(node): arm for node, arm in self._arms(first)}
+        return any(arms.get(id(node), arm) != arm for node, arm in self._arms(second) if isinstance(node, ast.If))
+
+    def _arms(self, node: ast.stmt) -> list[tuple[ast.stmt, str]]:
+        found = []
+        place = self.script.places[node]
+        while place.parent is not None:
+            found.append((place.parent, place.arm))
+            place = self.script.places[place.parent]
+        return found
+
+    @property
+    def accumulation(self) -> str:
+        """`none` where every iteration is a boundary, `one` where the script asks for no accumulation, else `maybe`."""
+        if not _ACCUMULATE.search(self.script.source.text):
+            return "none"
+        calls = [
+            call
+            for node in self.script.statements_with(_CONSTRUCTED)
+            for call in calls_of(node)
+            if names.builds_accelerator(call)
+        ]
+        if not calls or any(_accumulates(call) for call in calls):
+            return "maybe"
+        return "one"
+
+
+_SUGGESTIONS = (
+    ("scheduler", names.suggests_scheduler),
+    ("ema", names.suggests_ema),
+    ("optimizer", names.suggests_optimizer),
+    ("accelerator", names.suggests_accelerator),
+    ("bar", names.suggests_bar),
+    ("scaler", lambda word: names.last(word).endswith("scaler")),
+    ("engine", lambda word: bool(re.search(r"(^|_)engine$", names.last(word)))),
+)
+_BUILDERS = (
+    ("accelerator", names.builds_accelerator),
+    ("scheduler", names.builds_scheduler),
+    ("ema", names.builds_ema),
+    ("optimizer", names.builds_optimizer),
+    ("bar", names.builds_bar),
+)
+
+
+def assigned(node: ast.stmt) -> list[tuple[ast.expr, ast.expr]]:
+    """Targets with their values, element by element where both sides of an assignment are written out."""
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return [(node.target, node.value)]
+    if not isinstance(node, ast.Assign):
+        return []
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    for target in node.targets:
+        if (
+            isinstance(target, (ast.Tuple, ast.List))
+            and isinstance(node.value, (ast.Tuple, ast.List))
+            and len(target.elts) == len(node.value.elts)
+        ):
+            pairs += zip(target.elts, node.value.elts, strict=True)
+        else:
+            pairs.append((target, node.value))
+    return pairs
+
+
+def argument_of(function: Scope, call: ast.Call, parameter: str) -> ast.expr | None:
+    """The expression that a call hands to a parameter, or None."""
+    for keyword in call.keywords:
+        if keyword.arg == parameter:
+            return keyword.value
+    parameters = function.parameters
+    if parameters[:1] in (["self"], ["cls"]) and isinstance(call.func, ast.Attribute):
+        parameters = parameters[1:]
+    index = parameters.index(parameter) if parameter in parameters else -1
+    if 0 <= index < len(call.args) and not any(isinstance(item, ast.Starred) for item in call.args[: index + 1]):
+        return call.args[index]
+    return None
+
+
+def _is_built_elsewhere(binding: Binding) -> bool:
+    """Whether a value comes from a call that may well prepare it: neither a constructor nor a plain name."""
+    value = binding.value
+    if binding.is_parameter or value is None:
+        return True
+    if names.builds_optimizer(value) or names.builds_scheduler(value):
+        return False
+    return isinstance(value, ast.Call) and any(
+        names.suggests_accelerator(name) for item in ast.walk(value) if (name := key(item)) is not None
+    )
+
+
+def _accumulates(call: ast.Call) -> bool:
+    """Whether a constructor of an accelerator asks for accumulation, or may do so in a way that cannot be seen."""
+    for keyword in call.keywords:
+        is_one = isinstance(keyword.value, ast.Constant) and keyword.value.value in (1, None)
+        if keyword.arg is None or (keyword.arg in _ACCUMULATION and not is_one):
+            return True
+    return any(isinstance(item, ast.Starred) for item in call.args)
+
+
+__all__ = ["Identity", "Objects", "Preparation", "argument_of", "assigned", "expressions"]

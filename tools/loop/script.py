@@ -1,0 +1,290 @@
+"""A file as the readers see it: where each statement stands, what each scope binds, and who calls which function."""
+
+from __future__ import annotations
+
+import ast
+import re
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from ..source import Source
+from .names import key, root
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+Loop = ast.For | ast.AsyncFor | ast.While
+_BODIES = ("body", "orelse", "finalbody")
+
+
+@dataclass
+class Binding:
+    """One place that gives a key its value. `position` is the index in an unpacked value, -1 where it is whole."""
+
+    statement: ast.stmt
+    value: ast.expr | None
+    position: int = -1
+    is_parameter: bool = False
+
+
+@dataclass(eq=False)
+class Scope:
+    """A module, a class or a function, with what it binds and which functions it defines."""
+
+    node: ast.Module | ast.ClassDef | FunctionNode
+    parent: Scope | None = None
+    bindings: dict[str, list[Binding]] = field(default_factory=dict)
+    functions: dict[str, Scope] = field(default_factory=dict)
+    classes: dict[str, Scope] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return getattr(self.node, "name", "")
+
+    @property
+    def is_function(self) -> bool:
+        return isinstance(self.node, (ast.FunctionDef, ast.AsyncFunctionDef))
+
+    @property
+    def owner(self) -> Scope | None:
+        """The class that this function is a method of, also from inside a nested function."""
+        scope = self.parent
+        while scope is not None and scope.is_function:
+            scope = scope.parent
+        return scope if scope is not None and isinstance(scope.node, ast.ClassDef) else None
+
+    @property
+    def parameters(self) -> list[str]:
+        if not isinstance(self.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return []
+        arguments = self.node.args
+        return [item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
+    def bind(self, name: str, binding: Binding) -> None:
+        self.bindings.setdefault(name, []).append(binding)
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where a statement stands: the list that holds it, its index there, the statement round it, its scope."""
+
+    block: list[ast.stmt]
+    index: int
+    parent: ast.stmt | None
+    arm: str
+    scope: Scope
+
+    @property
+    def following(self) -> list[ast.stmt]:
+        return self.block[self.index + 1 :]
+
+
+class Script:
+    """The index over one source file."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.places: dict[ast.stmt, Place] = {}
+        self.scopes: list[Scope] = []
+        self.scope_of: dict[ast.AST, Scope] = {}
+        self.module = Scope(source.tree)
+        self._enter(self.module)
+        self._ordered = list(self.places)
+        self._ordered.sort(key=lambda node: (node.lineno, node.col_offset))
+        self._lines = [node.lineno for node in self._ordered]
+
+    def _enter(self, scope: Scope) -> None:
+        self.scopes.append(scope)
+        self.scope_of[scope.node] = scope
+        for name in scope.parameters:
+            if isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                scope.bind(name, Binding(scope.node, None, is_parameter=True))
+        self._index(scope.node.body, scope, None, "body")
+
+    def _index(self, block: list[ast.stmt], scope: Scope, parent: ast.stmt | None, arm: str) -> None:
+        for index, node in enumerate(block):
+            self.places[node] = Place(block, index, parent, arm, scope)
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                inner = Scope(node, scope)
+                (scope.classes if isinstance(node, ast.ClassDef) else scope.functions)[node.name] = inner
+                self._enter(inner)
+                continue
+            _bind(node, scope)
+            for name, inner_block in inner_blocks(node):
+                self._index(inner_block, scope, node, name)
+
+    def home(self, scope: Scope, name: str) -> Scope:
+        """The scope whose bindings a key refers to when it is read in `scope`."""
+        owner = scope.owner
+        if owner is not None and root(name) in ("self", "cls") and root(name) != name:
+            return owner
+        found: Scope | None = scope
+        while found is not None:
+            if (found is scope or not isinstance(found.node, ast.ClassDef)) and (
+                name in found.bindings or root(name) in found.bindings
+            ):
+                return found
+            found = found.parent
+        return scope
+
+    def bindings(self, scope: Scope, name: str) -> list[Binding]:
+        """Every place that gives a key its value; empty where the file has none."""
+        return self.home(scope, name).bindings.get(name, [])
+
+    def function(self, scope: Scope, call: ast.Call) -> Scope | None:
+        """The function of this file that a call runs, if that is plain."""
+        name = key(call.func)
+        if name is None:
+            return None
+        parts = name.split(".")
+        if len(parts) == 1:
+            found: Scope | None = scope
+            while found is not None:
+                if name in found.functions and not isinstance(found.node, ast.ClassDef):
+                    return found.functions[name]
+                found = found.parent
+            return None
+        owner = scope.owner if parts[0] in ("self", "cls") else self._class_of(scope, ".".join(parts[:-1]))
+        return self._method(owner, parts[-1]) if len(parts) == 2 or parts[0] != "self" else None
+
+    def _class_of(self, scope: Scope, name: str) -> Scope | None:
+        found = self.bindings(scope, name)
+        if len(found) == 1 and isinstance(found[0].value, ast.Call):
+            return self.module.classes.get(key(found[0].value.func) or "")
+        return None
+
+    def _method(self, owner: Scope | None, name: str, depth: int = 5) -> Scope | None:
+        if owner is None or depth == 0:
+            return None
+        if name in owner.functions:
+            return owner.functions[name]
+        for base in getattr(owner.node, "bases", []):
+            found = self._method(self.module.classes.get(key(base) or ""), name, depth - 1)
+            if found is not None:
+                return found
+        return None
+
+    def statements_with(self, pattern: re.Pattern[str]) -> Iterator[ast.stmt]:
+        """The innermost statement round each match of a pattern, each once, in the order of the text."""
+        seen: set[int] = set()
+        for match in pattern.finditer(self.source.text):
+            node = self.statement_at(bisect_right(self.source.line_starts, match.start()), match.start())
+            if node is not None and id(node) not in seen:
+                seen.add(id(node))
+                yield node
+
+    def statement_at(self, line: int, offset: int) -> ast.stmt | None:
+        """The innermost statement that covers an offset."""
+        index = bisect_right(self._lines, line) - 1
+        while index >= 0:
+            node = self._ordered[index]
+            if (node.end_lineno or 0) >= line:
+                start, end = self.source.span(node)
+                if start <= offset < end:
+                    return node
+            if index and self.places[node].parent is None and self.places[node].scope is self.module:
+                break
+            index -= 1
+        return None
+
+    def calls(self, function: Scope) -> list[tuple[ast.stmt, ast.Call]]:
+        """Every call of a function of this file that the text shows."""
+        pattern = re.compile(rf"(?<!def )\b{re.escape(function.name)}\s*\(")
+        found = []
+        for node in self.statements_with(pattern):
+            scope = self.places[node].scope
+            found += [(node, call) for call in calls_of(node) if self.function(scope, call) is function]
+        return found
+
+    def loop(self, node: ast.stmt) -> Loop | None:
+        """The innermost loop round a statement, in its own function."""
+        parent = self.places[node].parent
+        while parent is not None and not isinstance(parent, (ast.For, ast.AsyncFor, ast.While)):
+            parent = self.places[parent].parent
+        return parent
+
+    def ancestors(self, node: ast.stmt) -> Iterator[ast.stmt]:
+        """The statements round a statement in its own function, innermost first."""
+        parent = self.places[node].parent
+        while parent is not None:
+            yield parent
+            parent = self.places[parent].parent
+
+
+def inner_blocks(node: ast.stmt) -> list[tuple[str, list[ast.stmt]]]:
+    """The statement lists inside a statement, with the names of their arms; functions and classes keep theirs."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return []
+    blocks = [(arm, block) for arm in _BODIES if (block := getattr(node, arm, None))]
+    blocks += [("handlers", handler.body) for handler in getattr(node, "handlers", ())]
+    return blocks + [("cases", case.body) for case in getattr(node, "cases", ())]
+
+
+def within(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements of a list and of the lists inside it, in the order of the text."""
+    for node in block:
+        yield node
+        for _, inner in inner_blocks(node):
+            yield from within(inner)
+
+
+def headers(node: ast.stmt) -> Iterator[ast.expr]:
+    """The expressions of a statement that do not belong to a statement inside it."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return
+    for name, value in ast.iter_fields(node):
+        if name in _BODIES or name in ("handlers", "cases"):
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, ast.expr):
+                yield item
+            elif isinstance(item, ast.withitem):
+                yield item.context_expr
+
+
+def expressions(node: ast.stmt) -> Iterator[ast.AST]:
+    """Every expression node of a statement itself, outside lambdas."""
+    stack: list[ast.AST] = list(headers(node))
+    while stack:
+        item = stack.pop(0)
+        yield item
+        if not isinstance(item, ast.Lambda):
+            stack += ast.iter_child_nodes(item)
+
+
+def calls_of(node: ast.stmt) -> list[ast.Call]:
+    """The calls that a statement itself makes."""
+    return [item for item in expressions(node) if isinstance(item, ast.Call)]
+
+
+def _bind(node: ast.stmt, scope: Scope) -> None:
+    pairs: list[tuple[ast.expr, ast.expr | None, bool]] = []
+    if isinstance(node, ast.Assign):
+        pairs = [(target, node.value, True) for target in node.targets]
+    elif isinstance(node, ast.AnnAssign):
+        pairs = [(node.target, node.value, True)]
+    elif isinstance(node, (ast.For, ast.AsyncFor)):
+        pairs = [(node.target, node.iter, False)]
+    elif isinstance(node, (ast.With, ast.AsyncWith)):
+        pairs = [(item.optional_vars, item.context_expr, True) for item in node.items if item.optional_vars]
+    elif isinstance(node, (ast.If, ast.While)):
+        pairs = [(item.target, item.value, True) for item in ast.walk(node.test) if isinstance(item, ast.NamedExpr)]
+    for target, value, is_whole in pairs:
+        _bind_target(node, target, value, -1 if is_whole else 0, scope)
+
+
+def _bind_target(node: ast.stmt, target: ast.expr, value: ast.expr | None, position: int, scope: Scope) -> None:
+    if isinstance(target, (ast.Tuple, ast.List)):
+        values = value.elts if isinstance(value, (ast.Tuple, ast.List)) and position < 0 else None
+        starred = any(isinstance(item, ast.Starred) for item in (*target.elts, *(values or ())))
+        for index, item in enumerate(target.elts):
+            if values is not None and len(values) == len(target.elts) and not starred:
+                _bind_target(node, item, values[index], -1, scope)
+            else:
+                _bind_target(node, item, value, index, scope)
+        return
+    name = key(target.value if isinstance(target, ast.Starred) else target)
+    if name is None:
+        return
+    owner = scope.owner
+    is_attribute = root(name) in ("self", "cls") and root(name) != name
+    (owner if owner is not None and is_attribute else scope).bind(name, Binding(node, value, position))

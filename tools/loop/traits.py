@@ -1,0 +1,205 @@
+"""What statements do, as far as counting updates goes: clip, step, count, average, reset, log, save."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+
+from . import names
+from .flow import Flow
+from .names import key
+from .script import Scope, calls_of, expressions, within
+
+_CLIP = re.compile(r"clip_grad|clip_gradient|clip_grads|\bclip_", re.IGNORECASE)
+_NORM = re.compile(r"grad_?norm|norm_?grad|grad.*norm", re.IGNORECASE)
+_LOG = re.compile(r"(^|_)log(_|$|ger|ging|s$)|add_scalars?$|^report|track", re.IGNORECASE)
+_SAVE = re.compile(r"save|checkpoint|ckpt|dump", re.IGNORECASE)
+_EMA_FUNCTIONS = re.compile(r"(^|_)(update|step|apply)_(ema|average|averages|swa)|(^|_)ema(_update|_step)?$", re.I)
+_EMA_METHODS = ("step", "update", "update_parameters", "update_average", "update_averages", "__call__", "lerp")
+_STEP_WORD = re.compile(r"step|update|iter|count|seen|n_|num", re.IGNORECASE)
+
+
+class Traits:
+    """Answers questions about single statements of one script."""
+
+    def __init__(self, flow: Flow) -> None:
+        self.flow = flow
+        self.script = flow.script
+        self.objects = flow.objects
+        self._counting: dict[Scope, bool] = {}
+
+    def clips(self, block: Iterable[ast.stmt]) -> bool:
+        return any(_CLIP.search(_called(call)) for node in within(list(block)) for call in calls_of(node))
+
+    def steps(self, node: ast.stmt) -> bool:
+        """Whether a statement attempts an update, itself, inside it or in what it calls."""
+        return self.flow.steps_inside(node)
+
+    def counter(self, node: ast.stmt) -> str | None:
+        """The key that a statement counts up by a constant, or None."""
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_number(node.value):
+            return key(node.target)
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.BinOp):
+            name, value = key(node.targets[0]), node.value
+            if name and isinstance(value.op, ast.Add) and key(value.left) == name and _is_number(value.right):
+                return name
+        return None
+
+    def averages(self, node: ast.stmt) -> bool:
+        """Whether a statement moves an average of the weights."""
+        if not isinstance(node, (ast.Expr, ast.Assign)):
+            return False
+        scope = self.script.places[node].scope
+        for call in calls_of(node):
+            if _EMA_FUNCTIONS.search(_called(call)):
+                return True
+            if isinstance(call.func, ast.Attribute) and call.func.attr in _EMA_METHODS:
+                owner = key(call.func.value)
+                if owner is not None and (self.objects.kind(scope, owner) == "ema" or _says_ema(owner)):
+                    return True
+            name = key(call.func)
+            if name and "." not in name and self.objects.kind(scope, name) == "ema" and isinstance(node, ast.Expr):
+                return True
+        return False
+
+    def shows_progress(self, node: ast.stmt) -> bool:
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+            return False
+        function = node.value.func
+        owner = key(function.value) if isinstance(function, ast.Attribute) and function.attr == "update" else None
+        return owner is not None and self.objects.kind(self.script.places[node].scope, owner) == "bar"
+
+    def scheduler(self, node: ast.stmt) -> str | None:
+        """The scheduler that a statement steps, or None."""
+        if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
+            return None
+        function = node.value.func
+        owner = key(function.value) if isinstance(function, ast.Attribute) and function.attr == "step" else None
+        is_one = owner is not None and self.objects.kind(self.script.places[node].scope, owner) == "scheduler"
+        return owner if is_one else None
+
+    def is_raw_scheduler(self, node: ast.stmt) -> bool:
+        """Whether a statement steps a scheduler that the file builds and never prepares."""
+        owner = self.scheduler(node)
+        if owner is None:
+            return False
+        who = self.objects.identity(self.script.places[node].scope, owner)
+        built = [item for item in who.scope.bindings.get(who.key, []) if names.builds_scheduler(item.value)]
+        return bool(built) and self.objects.is_prepared(who) is False
+
+    def logs_or_saves(self, node: ast.stmt) -> bool:
+        return any(_LOG.search(names.last(_called(c))) or _SAVE.search(names.last(_called(c))) for c in calls_of(node))
+
+    def logs_gradients(self, block: list[ast.stmt]) -> bool:
+        """Whether all that a block does is to log the norm of gradients, which belongs to the attempt."""
+        return bool(block) and all(
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and bool(_NORM.search(ast.dump(node)))
+            for node in block
+        )
+
+    def must_run(self, node: ast.stmt) -> bool:
+        """Whether a statement belongs to every boundary, applied or not: gradients cleared, data counted."""
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            function = node.value.func
+            if isinstance(function, ast.Attribute) and function.attr == "zero_grad":
+                return True
+        name = key(node.target) if isinstance(node, ast.AugAssign) else None
+        return name is not None and isinstance(node, ast.AugAssign) and names.counts_data(name)
+
+    def counts(self, node: ast.stmt) -> bool:
+        """Whether a statement, or one inside it, counts updates: a counter, an average, a progress bar."""
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or self.steps(node):
+            return False
+        for inner in within([node]):
+            name = self.counter(inner)
+            if name is not None and not names.counts_data(name):
+                return True
+            if self.averages(inner) or self.shows_progress(inner) or self._calls_counting(inner):
+                return True
+        return False
+
+    def _calls_counting(self, node: ast.stmt) -> bool:
+        if not isinstance(node, (ast.Expr, ast.Assign)):
+            return False
+        scope = self.script.places[node].scope
+        for call in calls_of(node):
+            function = self.script.function(scope, call)
+            if function is not None and self._function_counts(function):
+                return True
+        return False
+
+    def _function_counts(self, function: Scope) -> bool:
+        """Whether a function counts shared state without asking for a boundary itself."""
+        if function not in self._counting:
+            self._counting[function] = False
+            text = self.script.source.segment(function.node) if not isinstance(function.node, ast.Module) else ""
+            if "sync_gradients" not in text and "step_was_skipped" not in text and function not in self.flow.stepping:
+                shared = [node for node in function.node.body if self.counts(node) and self._is_shared(node, function)]
+                self._counting[function] = bool(shared)
+        return self._counting[function]
+
+    def _is_shared(self, node: ast.stmt, function: Scope) -> bool:
+        """Whether what a statement counts outlives the call."""
+        for inner in within([node]):
+            name = self.counter(inner)
+            if name is not None and (names.root(name) != name or name not in function.bindings):
+                return True
+            if self.averages(inner) or self.shows_progress(inner):
+                return True
+        return False
+
+    def counters_in(self, block: Iterable[ast.stmt]) -> list[str]:
+        """Keys that a list of statements counts up, those of called functions included."""
+        found = []
+        for node in within(list(block)):
+            name = self.counter(node)
+            if name is not None and not names.counts_data(name):
+                found.append(name)
+            if isinstance(node, (ast.Expr, ast.Assign)):
+                scope = self.script.places[node].scope
+                for call in calls_of(node):
+                    function = self.script.function(scope, call)
+                    if function is not None and self._function_counts(function):
+                        found += [item for item in self.counters_in(function.node.body) if names.root(item) != item]
+        return list(dict.fromkeys(found))
+
+    def trigger(self, test: ast.expr, counters: Iterable[str]) -> bool:
+        """Whether a test comes true at single values of a counter, and so again while the counter stands still."""
+        wanted = set(counters)
+        for item in ast.walk(test):
+            if isinstance(item, ast.BinOp) and isinstance(item.op, ast.Mod) and _reads(item.left, wanted):
+                return True
+            if (
+                isinstance(item, ast.Compare)
+                and isinstance(item.ops[0], (ast.Eq, ast.In))
+                and _reads(item.left, wanted)
+            ):
+                return True
+        return False
+
+    def reads(self, node: ast.stmt, counters: Iterable[str]) -> bool:
+        wanted = set(counters)
+        return any(key(item) in wanted for inner in within([node]) for item in expressions(inner))
+
+    def is_step_word(self, name: str) -> bool:
+        return bool(_STEP_WORD.search(names.last(name)))
+
+
+def _reads(node: ast.expr, wanted: set[str]) -> bool:
+    return any(key(item) in wanted for item in ast.walk(node))
+
+
+def _called(call: ast.Call) -> str:
+    name = key(call.func)
+    if name is not None:
+        return name
+    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
+
+
+def _says_ema(owner: str) -> bool:
+    return any(names.suggests_ema(part) for part in re.findall(r"\w+", owner))
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool)

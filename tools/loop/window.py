@@ -1,0 +1,237 @@
+"""State of one window or of several: what an iteration gathers, and what a block clears when it is done with it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from . import names
+from .flag import Refusal
+from .names import key
+from .objects import assigned
+from .script import Scope, Script, expressions, inner_blocks, within
+from .traits import Traits
+
+_GATHER = ("append", "extend", "add", "update", "insert", "appendleft")
+_CLEAR = ("clear", "zero_", "reset")
+_EMPTY = re.compile(
+    r"zeros|tensor|empty|zeros_like|dict|^list$|^set$|deque|Counter|Meter|Metric|Tracker|Accumulator|float|int"
+)
+
+
+@dataclass
+class Window:
+    """`lines` must run at every boundary that does not run the block; `kept` are sums over several updates."""
+
+    lines: list[str] = field(default_factory=list)
+    cleared: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    never_cleared: list[str] = field(default_factory=list)
+    data: list[str] = field(default_factory=list)
+    refusal: Refusal | None = None
+
+
+class Windows:
+    """Reads the windows of the blocks of one script."""
+
+    def __init__(self, traits: Traits) -> None:
+        self.traits = traits
+        self.script: Script = traits.script
+
+    def read(self, block: list[ast.stmt], anchor: ast.stmt, is_tail: bool = False) -> Window:
+        """The window state of a block that is going to run at applied updates only."""
+        loop = self.script.loop(anchor)
+        scope = self.script.places[anchor].scope
+        outer = loop.body if loop is not None else scope.node.body
+        inside = {id(node) for node in within(block)}
+        gathered = self._gathered(outer, inside)
+        window = Window()
+        counters = self.traits.counters_in(block)
+        window.lines = list(self._lines(block, gathered, counters, window))
+        if window.kept and any(isinstance(node, ast.Continue) for node in within(block)):
+            window.refusal = Refusal("window-of-updates", f"`{window.kept[0]}` gathers over several updates and the block "
+                                     "can be left by `continue`")  # fmt: skip
+        self._note_reads(block, gathered, window, outer, inside)
+        return window
+
+    def _gathered(self, outer: list[ast.stmt], inside: set[int]) -> set[str]:
+        """Keys that an iteration adds to outside the block and does not start afresh itself."""
+        found, fresh = set(), set()
+        for node in within(outer):
+            if id(node) in inside:
+                continue
+            found |= set(gathers(node))
+            fresh |= {name for name in cleared(node, set()) if node in outer}
+            for target, value in assigned(node):
+                name = key(target)
+                if name is not None and not _reads(value, name) and node in outer:
+                    fresh.add(name)
+                elif name is not None and not _reads(value, name) and self._is_in_with(node, outer):
+                    fresh.add(name)
+        return {name for name in found if name not in fresh and names.root(name) not in fresh}
+
+    def _is_in_with(self, node: ast.stmt, outer: list[ast.stmt]) -> bool:
+        """Whether a statement runs in every iteration: nothing but `with` stands round it."""
+        for parent in self.script.ancestors(node):
+            if not isinstance(parent, (ast.With, ast.AsyncWith)):
+                return False
+            if parent in outer:
+                return True
+        return False
+
+    def _lines(self, block: list[ast.stmt], gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
+        for node in block:
+            if isinstance(node, ast.If):
+                yield from self._conditional(node, gathered, counters, window)
+                continue
+            names_cleared = cleared(node, gathered)
+            if self.traits.must_run(node):
+                window.data.append(self.script.source.segment(node))
+                yield from self._text(node)
+            elif names_cleared:
+                targets = [name for target, _ in assigned(node) if (name := key(target))]
+                if any(name not in names_cleared for name in targets):
+                    window.refusal = Refusal("mixed-reset", f"line {node.lineno} clears {_list(names_cleared)} together "
+                                             "with something else; put the reset on a line of its own")  # fmt: skip
+                window.cleared += names_cleared
+                yield from self._text(node)
+            else:
+                for _, inner in inner_blocks(node):
+                    yield from self._nested(node, inner, gathered, counters, window)
+
+    def _nested(
+        self, node: ast.stmt, inner: list[ast.stmt], gathered: set[str], counters: list[str], window: Window
+    ) -> Iterator[str]:
+        """What a loop or a `with` in the block clears: a loop over the state is repeated whole."""
+        deeper = Window()
+        lines = list(self._lines(inner, gathered, counters, deeper))
+        if not lines and not deeper.kept:
+            return
+        simple = isinstance(node, (ast.For, ast.AsyncFor)) and len(lines) == len(list(within(inner)))
+        if not simple or deeper.kept or deeper.refusal:
+            window.refusal = Refusal("nested-reset", f"line {node.lineno} clears window state in a way that cannot be "
+                                     "repeated for skipped updates; reset it in the block itself")  # fmt: skip
+            return
+        window.cleared += deeper.cleared
+        yield from self._text(node)
+
+    def _conditional(self, node: ast.If, gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
+        inner = Window()
+        lines = list(self._lines(node.body, gathered, counters, inner))
+        other = Window()
+        more = list(self._lines(node.orelse, gathered, counters, other))
+        window.refusal = window.refusal or inner.refusal or other.refusal
+        window.kept += [name for name in (*inner.kept, *other.kept) if name not in window.kept]
+        if not lines and not more:
+            return
+        if self.traits.trigger(node.test, counters) or _compares(node.test, counters):
+            zeroed = any("zero_grad" in line for line in (*lines, *more))
+            if zeroed:
+                window.refusal = Refusal("nested-reset", f"gradients are cleared under the test of line {node.lineno}, "
+                                         "which a skipped update does not reach")  # fmt: skip
+            sums = self._sums(node)
+            window.kept += [n for n in (*inner.cleared, *other.cleared) if n in sums and n not in window.kept]
+            return
+        if any(isinstance(item, (ast.Call, ast.NamedExpr)) for item in ast.walk(node.test)) or more:
+            window.refusal = Refusal("nested-reset", f"window state is cleared under the test of line {node.lineno}, "
+                                     "which cannot be repeated safely; reset it in the block itself")  # fmt: skip
+            return
+        window.cleared += inner.cleared
+        window.data += inner.data
+        yield f"if {self.script.source.segment(node.test)}:"
+        yield from (f"\0{line}" for line in lines)  # one step of indentation
+
+    def _sums(self, node: ast.stmt) -> set[str]:
+        """Keys that grow by arithmetic: meters and lists know how many values they hold, a sum does not."""
+        body = self.script.places[node].scope.node.body
+        return {
+            name
+            for inner in within(body)
+            if isinstance(inner, (ast.AugAssign, ast.Assign, ast.AnnAssign))
+            for name in gathers(inner)
+        }
+
+    def _text(self, node: ast.stmt) -> list[str]:
+        """A statement's lines, the first without indentation, the others relative to it."""
+        indent = self.script.source.indentation(node)
+        lines = re.split(r"\r\n|\r|\n", self.script.source.segment(node))
+        return [lines[0], *(line.removeprefix(indent) if not indent.strip() else line for line in lines[1:])]
+
+    def _note_reads(
+        self, block: list[ast.stmt], gathered: set[str], window: Window, outer: list[ast.stmt], inside: set[int]
+    ) -> None:
+        """State that the block reads and that nobody in the iteration clears."""
+        handled = {*window.cleared, *window.kept}
+        read = {name for node in within(block) for item in expressions(node) if (name := key(item)) in gathered}
+        for name in sorted(read - handled):
+            if name.split(".")[0] not in ("args", "config") and not names.counts_data(name):
+                window.never_cleared.append(name)
+
+
+def gathers(node: ast.stmt) -> list[str]:
+    """Keys that a statement adds something to."""
+    if isinstance(node, ast.AugAssign):
+        name = key(node.target) or (key(node.target.value) if isinstance(node.target, ast.Subscript) else None)
+        return [name] if name else []
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+        if node.value.func.attr in _GATHER:
+            owner = node.value.func.value
+            name = key(owner) or (key(owner.value) if isinstance(owner, ast.Subscript) else None)
+            return [name] if name else []
+        return []
+    return [name for target, value in assigned(node) if (name := key(target)) and _reads(value, name)
+            and isinstance(value, (ast.BinOp, ast.IfExp, ast.Call))]  # fmt: skip
+
+
+def cleared(node: ast.stmt, gathered: set[str]) -> list[str]:
+    """Those of the gathered keys that a statement sets back to nothing."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
+        name = key(node.value.func.value)
+        return [name] if node.value.func.attr in _CLEAR and name in gathered and name is not None else []
+    if isinstance(node, ast.Delete):
+        found = [key(item.value) for item in node.targets if isinstance(item, ast.Subscript)]
+        return [name for name in found if name is not None and name in gathered]
+    result = []
+    for target, value in assigned(node):
+        name = key(target) or (key(target.value) if isinstance(target, ast.Subscript) else None)
+        if name is not None and (name in gathered or names.root(name) in gathered) and is_empty(value):
+            result.append(key(target) or name)
+    return result
+
+
+def is_empty(value: ast.expr) -> bool:
+    """Whether an expression is what a sum or a buffer starts from."""
+    if isinstance(value, (ast.Constant, ast.UnaryOp)):
+        return isinstance(getattr(value, "operand", value), ast.Constant)
+    if isinstance(value, (ast.List, ast.Tuple, ast.Set)):
+        return all(is_empty(item) for item in value.elts)
+    if isinstance(value, ast.Dict):
+        return all(is_empty(item) for item in value.values)
+    if isinstance(value, ast.DictComp):
+        return is_empty(value.value)
+    if isinstance(value, ast.ListComp):
+        return is_empty(value.elt)
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
+        return is_empty(value.left)
+    return isinstance(value, ast.Call) and bool(_EMPTY.search(names.last(_name(value.func))))
+
+
+def _name(node: ast.expr) -> str:
+    return key(node) or (node.attr if isinstance(node, ast.Attribute) else "") or "?"
+
+
+def _reads(value: ast.expr, name: str) -> bool:
+    return any(key(item) == name for item in ast.walk(value))
+
+
+def _compares(test: ast.expr, counters: list[str]) -> bool:
+    return any(key(item) in counters for item in ast.walk(test))
+
+
+def _list(items: list[str]) -> str:
+    return ", ".join(f"`{item}`" for item in items)
+
+
+__all__ = ["Scope", "Window", "Windows", "cleared", "gathers", "is_empty"]

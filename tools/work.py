@@ -1,0 +1,105 @@
+"""What the rules share while one file is rewritten: the reading of it, the edits so far and the sites to report."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from .layout import Layout, LayoutError
+from .loop.blocks import Block, Blocks, Role
+from .loop.clauses import Clauses
+from .loop.flag import Flag, Flags, Refusal
+from .loop.flow import Flow, StepSite
+from .loop.names import key
+from .loop.objects import Identity, Objects
+from .loop.script import Scope, Script, expressions, within
+from .loop.traits import Traits
+from .loop.window import Windows
+from .options import Options
+from .site import Outcome, Site
+from .source import Edit, Source
+
+
+@dataclass
+class Work:
+    """One file under the rules. A rule reads `blocks`, adds to `edits` and reports with `report` and its kin."""
+
+    source: Source
+    options: Options
+    edits: list[Edit] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
+    kept_flags: list[StepSite] = field(default_factory=list)  # steps behind which their flag is to be kept
+
+    def __post_init__(self) -> None:
+        self.script = Script(self.source)
+        self.objects = Objects(self.script)
+        self.clauses = Clauses(self.objects)
+        self.flow = Flow(self.objects, self.clauses)
+        self.flow.run()
+        self.traits = Traits(self.flow)
+        self.windows = Windows(self.traits)
+        self.flags = Flags(self.flow, self.options.counted_optimizer)
+        self.layout = Layout(self.script, self.options.line_length)
+        self.blocks: list[Block] = Blocks(self.flow, self.traits).read()
+
+    def report(self, node: ast.AST, kind: str, code: str, outcome: Outcome, message: str) -> None:
+        """Note a site at a node. One code is noted once for one place."""
+        line, col = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
+        start = self.source.line_starts[line - 1]
+        site = Site(line, self.source.offset(line, col) - start + 1, kind, code, outcome, message)
+        if not any((site.line, site.col, site.code) == (item.line, item.col, item.code) for item in self.sites):
+            self.sites.append(site)
+
+    def refuse(self, node: ast.AST, kind: str, refusal: Refusal) -> None:
+        self.report(node, kind, refusal.code, Outcome.REFUSED, refusal.message)
+
+    def warn(self, node: ast.AST, kind: str, code: str, message: str) -> None:
+        self.report(node, kind, code, Outcome.LEFT, message)
+
+    def rewritten(self, node: ast.AST, kind: str, code: str, message: str) -> None:
+        self.report(node, kind, code, Outcome.REWRITTEN, message)
+
+    def edit(self, node: ast.AST, kind: str, make: Callable[[], Iterable[Edit]]) -> bool:
+        """Take the edits that `make` gives, all or none; a layout that it cannot follow is refused."""
+        try:
+            self.edits += list(make())
+        except LayoutError as error:
+            self.refuse(node, kind, Refusal("layout", f"{error}; put it on lines of its own and run this again"))
+            return False
+        return True
+
+    def flag(self, block: Block, guard: str | None = None) -> Flag | None:
+        """The flag for a block; a refusal is reported and gives None."""
+        found = self.flags.find(block.node, block.state, block.test, guard)
+        if isinstance(found, Refusal):
+            self.refuse(block.node, block.role.value, found)
+            return None
+        return found
+
+    def keep(self, flag: Flag) -> None:
+        """Note which steps the kept flag of a gated place needs."""
+        self.kept_flags += [site for site in flag.sites if site not in self.kept_flags]
+
+    def gates(self, block: Block) -> bool:
+        return block.is_gated and block.role in (Role.BOOKKEEPING, Role.CONTINUE, Role.TAIL, Role.APPLIED)
+
+    def gated(self) -> set[int]:
+        """Ids of all statements that run for applied updates only."""
+        return {id(node) for block in self.blocks if self.gates(block) for node in within(block.statements)}
+
+    def counters(self) -> dict[Identity, Block]:
+        """Counters that now count applied updates, each with the first block that does so."""
+        found: dict[Identity, Block] = {}
+        for block in self.blocks:
+            if self.gates(block):
+                for name in self.traits.counters_in(block.statements):
+                    found.setdefault(self.objects.identity(block.scope, name), block)
+        return found
+
+    def names_of(self, scope: Scope, counters: Iterable[Identity], node: ast.AST) -> list[str]:
+        """How those of the counters that an expression or a statement reads are called there."""
+        wanted = set(counters)
+        items = expressions(node) if isinstance(node, ast.stmt) else ast.walk(node)
+        found = [name for item in items if (name := key(item)) is not None]
+        return [name for name in dict.fromkeys(found) if self.objects.identity(scope, name) in wanted]
