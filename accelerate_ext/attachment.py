@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import accelerate
 
 from .accelerator import DEFAULT_MAX_CONSECUTIVE_SKIPS, Accelerator
@@ -45,8 +43,10 @@ def detach(accelerator: accelerate.Accelerator) -> accelerate.Accelerator:
     return accelerator
 
 
-@cache
+_CLASSES: dict[type, type[Accelerator]] = {accelerate.Accelerator: Accelerator}
+
+
 def _counting_class(cls: type[accelerate.Accelerator]) -> type[Accelerator]:
-    if cls is accelerate.Accelerator:
-        return Accelerator
-    return type(cls.__name__, (Accelerator, cls), {"_counts_for": cls, "__module__": cls.__module__})
+    if cls not in _CLASSES:
+        _CLASSES[cls] = type(cls.__name__, (Accelerator, cls), {"_counts_for": cls, "__module__": cls.__module__})
+    return _CLASSES[cls]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -191,11 +190,17 @@ def stop_counting_steps_of(optimizer: CountedOptimizer) -> None:
     optimizer.__class__ = optimizer.counts_for
 
 
-@cache
+_CLASSES: dict[type, type[CountedOptimizer]] = {AcceleratedOptimizer: CountedOptimizer}
+
+
 def counted_class(cls: type[AcceleratedOptimizer]) -> type[CountedOptimizer]:
     """The class that counts for a class of prepared optimizers."""
-    if cls is AcceleratedOptimizer:
-        return CountedOptimizer
+    if cls not in _CLASSES:
+        _CLASSES[cls] = _make_counted_class(cls)
+    return _CLASSES[cls]
+
+
+def _make_counted_class(cls: type[AcceleratedOptimizer]) -> type[CountedOptimizer]:
     from .deepspeed import CountedDeepSpeedOptimizer, DeepSpeedOptimizerWrapper
 
     if cls is DeepSpeedOptimizerWrapper:

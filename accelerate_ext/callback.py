@@ -1,0 +1,188 @@
+"""Applied updates in a `transformers.Trainer` as it is released."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from accelerate.optimizer import AcceleratedOptimizer
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from .averages import Average, Averages, write_states
+from .backward import BackwardPasses
+from .checkpoint import counts_from_states
+from .errors import SkippedUpdatesError
+from .ledger import Ledger
+from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
+from .streak import check_limit, too_many_skips
+from .update import Verdict
+
+_IN_STATE = "accelerate_ext.applied_step"
+
+
+class MovingAverage(Protocol):
+    """What moves with applied updates."""
+
+    def update(self, t: int, /) -> Any: ...
+
+
+class AppliedStepCallback(TrainerCallback):
+    """Counts applied and skipped updates, logs them, and moves averages with applied updates only.
+
+    The Trainer's own `global_step` counts attempts. Logs get `applied_step` and `skipped_steps`, in
+    `state.log_history` and for callbacks behind this one; to reach reporting integrations, which come first, insert
+    it at the front: `trainer.callback_handler.callbacks.insert(0, callback)`. Counts are kept in `trainer_state.json`
+    and averages beside it, and both are taken up again when training resumes.
+
+    Args:
+        ema: an object whose `update(applied_step)` is called behind each applied update. Saved and resumed when it
+            has `state_dict` and `load_state_dict`.
+        stop_at_applied_step: ends training once so many updates are applied. The Trainer's `max_steps` must leave
+            room for skipped ones.
+        max_consecutive_skips: so many skipped updates in a row raise SkippedUpdatesError; None never does.
+    Raises: TypeError if `ema` has no `update`; ValueError for a number that is no limit.
+    """
+
+    def __init__(
+        self,
+        ema: MovingAverage | None = None,
+        stop_at_applied_step: int | None = None,
+        max_consecutive_skips: int | None = 50,
+    ) -> None:
+        check_limit(max_consecutive_skips)
+        stop = stop_at_applied_step
+        if stop is not None and (not isinstance(stop, int) or isinstance(stop, bool) or stop < 1):
+            raise ValueError(f"`stop_at_applied_step` must be None or a whole number from 1 up, got {stop!r}")
+        if ema is not None and not callable(getattr(ema, "update", None)):
+            raise TypeError(f"`ema` must have an `update(applied_step)` method, got {type(ema).__name__}")
+        self.ema = ema
+        self.stop_at_applied_step = stop
+        self.max_consecutive_skips = max_consecutive_skips
+        self._averages = Averages()
+        if hasattr(ema, "state_dict") and hasattr(ema, "load_state_dict"):
+            self._averages.add("ema", cast(Average, ema))
+        self._passes = BackwardPasses()
+        self._optimizer: CountedOptimizer | None = None
+        self._counts = Ledger()
+
+    @property
+    def applied_step(self) -> int:
+        """How many updates were applied."""
+        return self._read().applied
+
+    @property
+    def attempted_step(self) -> int:
+        """How many updates were attempted."""
+        return self._read().attempted
+
+    @property
+    def skipped_steps(self) -> int:
+        """How many updates were skipped."""
+        return self._read().skipped
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        optimizer = kwargs.get("optimizer")
+        if not isinstance(optimizer, AcceleratedOptimizer):
+            raise TypeError(
+                f"the Trainer's optimizer must be prepared by Accelerate, got {type(optimizer).__name__}: "
+                "applied updates cannot be told from skipped ones"
+            )
+        counted = isinstance(optimizer, CountedOptimizer)
+        self._optimizer = count_steps_of(optimizer)
+        if not counted:
+            self._passes = BackwardPasses()
+            self._optimizer.start_counting(None, self._passes)
+        if state.global_step:
+            self._resume(args, state, self._optimizer)
+        self._counts = Ledger(**self._read().state_dict())
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._passes.report()
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        count = getattr(self._optimizer, "count", None)
+        if count is not None:  # DeepSpeed: the engine has stepped within backward()
+            count(Verdict(skipped=bool(getattr(self._optimizer.optimizer, "overflow", False))))  # type: ignore[union-attr]
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        now = self._read()
+        if self.ema is not None and now.applied > self._counts.applied:
+            self.ema.update(now.applied)
+        self._counts = Ledger(**now.state_dict())
+        _stored_in(state)[_IN_STATE] = now.state_dict()
+        limit = self.max_consecutive_skips
+        if limit is not None and now.skipped_in_a_row >= limit:
+            raise SkippedUpdatesError(too_many_skips(now.skipped_in_a_row, limit, [self._optimizer], None))
+        if self.stop_at_applied_step is not None and now.applied >= self.stop_at_applied_step:
+            control.should_training_stop = True
+        return control
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        now = self._read()
+        for record in (logs, state.log_history[-1] if state.log_history else None):
+            if record is not None:
+                record.update(applied_step=now.applied, skipped_steps=now.skipped)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        states = self._averages.states()
+        folder = _checkpoint_folder(args, state)
+        if states and state.is_world_process_zero and folder.is_dir():
+            write_states(folder, states)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._counts = Ledger(**self._read().state_dict())
+        optimizer, self._optimizer = self._optimizer, None
+        if optimizer is not None and optimizer.attempts is None:
+            stop_counting_steps_of(optimizer)
+        stop = self.stop_at_applied_step
+        if stop is not None and self._counts.applied < stop:
+            warnings.warn(
+                f"training ended with {self._counts.applied} updates applied in place of {stop}: "
+                f"{self._counts.skipped} were skipped; raise `max_steps` or `num_train_epochs`",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _read(self) -> Ledger:
+        return self._counts if self._optimizer is None else self._optimizer.tally.read()
+
+    def _resume(self, args: TrainingArguments, state: TrainerState, optimizer: CountedOptimizer) -> None:
+        stored = _stored_in(state).get(_IN_STATE)
+        if stored is None:
+            stored = counts_from_states([optimizer]).attempts
+            warnings.warn(
+                f"the checkpoint was written without AppliedStepCallback: continuing at {stored['applied']} applied "
+                "updates, as the optimizer's state says",
+                stacklevel=2,
+            )
+        optimizer.restart(dict(stored))
+        given = args.resume_from_checkpoint
+        is_named = isinstance(given, str) and Path(given).is_dir()
+        self._averages.load(Path(str(given)) if is_named else _checkpoint_folder(args, state))
+
+
+def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(args.output_dir or ".", f"checkpoint-{state.global_step}")
+
+
+def _stored_in(state: TrainerState) -> dict[str, Any]:
+    """What the Trainer keeps of callbacks in `trainer_state.json`; a dict, once training has begun."""
+    return cast(dict[str, Any], state.stateful_callbacks)
