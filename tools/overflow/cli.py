@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -42,12 +43,22 @@ def _targets(ctx: click.Context, parameter: click.Parameter, values: tuple[str, 
 @click.option("--rate", type=click.FloatRange(0, 1), default=0.0, help="Share of the attempts that overflow.")
 @click.option("--seed", default=0, show_default=True, help="Chooses which ones, with --rate.")
 @click.option("--rank", type=click.IntRange(min=0), help="The one process that overflows, and whose report is shown.")
-@click.option("--optimizer", metavar="NAME", help="Its variable, class or number; it overflows, and its updates count.")
 @click.option(
-    "--counter", "counters", multiple=True, metavar="NAME", help="A variable to follow beside global_step: `state.step`."
+    "--optimizer", metavar="NAME", help="Its variable, class or number; it overflows, and its updates count."
 )
 @click.option(
-    "--watch", multiple=True, callback=_targets, metavar="MODULE:CLASS.METHOD", help="Another method that moves an average."
+    "--counter",
+    "counters",
+    multiple=True,
+    metavar="NAME",
+    help="A variable to follow beside global_step: `state.step`.",
+)
+@click.option(
+    "--watch",
+    multiple=True,
+    callback=_targets,
+    metavar="MODULE:CLASS.METHOD",
+    help="Another method that moves an average.",
 )
 @click.option("--compare", type=click.Path(path_type=Path), metavar="PATCHED.py", help="Also run this patched script.")
 @click.option("--compare-rewrite", is_flag=True, help="Also run the script as `rewrite` would change it.")
@@ -91,7 +102,7 @@ def overflow(
     check_command(command)
     check_plot(plot_path)
     plan = Plan(at, rate, seed, rank, optimizer)
-    job = Job("", command, plan, ("global_step", *counters), watch, **({"python": python} if python else {}))
+    job = Job("", command, plan, ("global_step", *counters), watch, python or sys.executable)
     wanted = jobs(job, Options(compare, compare_path, compare_rewrite))
     file = JsonFile(json_path) if json_path else None
     comparison = make(wanted, file.write if file else lambda runs: None)

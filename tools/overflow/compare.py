@@ -181,4 +181,9 @@ def _disagreements(runs: Sequence[Finished]) -> list[str]:
 def unchanged_by(job: Job) -> bool:
     """Whether a rewritten job runs the very text that it started from."""
     script = script_of(job.command)
-    return job.replaced is not None and script is not None and os.path.exists(script) and script.read_bytes() == job.replaced
+    return (
+        job.replaced is not None
+        and script is not None
+        and os.path.exists(script)
+        and script.read_bytes() == job.replaced
+    )

@@ -118,7 +118,8 @@ def check_command(command: Sequence[str]) -> None:
     script = script_of(command)
     if script is None and command[0] != "-m" and command[0] not in _LAUNCHERS:
         raise CannotRun(
-            f"what follows `--` must be a Python file, `-m MODULE`, `accelerate launch ...` or `torchrun ...`, got {command[0]!r}"
+            "what follows `--` must be a Python file, `-m MODULE`, `accelerate launch ...` or `torchrun ...`, "
+            f"got {command[0]!r}"
         )
     if script is not None and not script.is_file():
         raise CannotRun(f"the script must be a file, got {str(script)!r}; arguments of the script come after it")
@@ -137,7 +138,9 @@ def run(job: Job, on_progress: Callable[[Finished], None] = lambda finished: Non
                 command, env=environment, stdout=job.output, stderr=job.output, start_new_session=os.name == "posix"
             )
         except OSError as error:
-            raise CannotRun(f"the interpreter must be one that starts, got {job.python!r}: {error.strerror}") from error
+            raise CannotRun(
+                f"the interpreter must be one that starts, got {job.python!r}: {error.strerror}"
+            ) from error
         reader = Reader(Path(folder) / "events")
         with _forwarding(process, finished):
             while finished.returncode is None:
@@ -176,7 +179,7 @@ def _prepare(job: Job, folder: Path) -> tuple[list[str], dict[str, str]]:
 
 
 def _with_stub(command: list[str], text: bytes, folder: Path) -> list[str]:
-    """Put a file in the script's place that runs `text` as if it stood in the script: same `__file__`, same sys.path."""
+    """Put a file in the script's place that runs `text` as if it stood in the script: same `__file__` and sys.path."""
     script = script_of(command)
     assert script is not None
     stub, changed = folder / script.name, folder / "changed.py"
@@ -201,7 +204,7 @@ with open({changed!r}, "rb") as file:
 
 @contextlib.contextmanager
 def _forwarding(process: subprocess.Popen[bytes], finished: Finished) -> Iterator[None]:
-    """Hand signals on to the script, which decides what to do with them; a launcher's workers get them from the launcher."""
+    """Hand signals on to the script, which decides what to do with them; a launcher tells its workers."""
 
     def forward(number: int, frame: FrameType | None) -> None:
         if number != getattr(signal, "SIGCONT", None):

@@ -94,6 +94,8 @@ class JsonFile:
             os.chmod(temporary, 0o644)
             os.replace(temporary, self.path)
         except OSError as error:
-            raise CannotRun(f"--json must name a file that can be written, got {self.path}: {error.strerror}") from error
+            raise CannotRun(
+                f"--json must name a file that can be written, got {self.path}: {error.strerror}"
+            ) from error
         now = time.monotonic()
         self._next = now + max(1.0, 20 * (now - begin))

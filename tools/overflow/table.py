@@ -94,7 +94,9 @@ def remarks(finished: Finished) -> list[str]:
     if plan.at and timeline.attempts and not finished.job.plan.rate:
         never = [str(number) for number in plan.at if number not in made]
         if never and (plan.rank is None or plan.rank == timeline.rank):
-            found.append(f"no overflow was put into attempt {', '.join(never)}: it was not made, or it had no gradient")
+            found.append(
+                f"no overflow was put into attempt {', '.join(never)}: it was not made, or it had no gradient"
+            )
     if not finished.complete:
         found.append(f"the run is incomplete: {describe(finished)}")
     return found

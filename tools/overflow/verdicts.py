@@ -13,7 +13,7 @@ from .timeline import Attempt, Event, Timeline
 
 @dataclass(frozen=True)
 class Verdict:
-    """One finding. A defect decides the exit code, a note does not. `attempt` counts as `--at` does, None for the whole run."""
+    """One finding. A defect decides the exit code, a note does not. `attempt` counts as `--at` does."""
 
     code: str
     severity: str  # "defect" or "note"
@@ -54,7 +54,7 @@ def judge(timeline: Timeline) -> list[Verdict]:
 
 
 def _by_number(timeline: Timeline, kind: str) -> dict[int, list[Event]]:
-    groups = defaultdict(list)
+    groups: dict[int, list[Event]] = defaultdict(list)
     for event in timeline.of(kind):
         groups[event["number"]].append(event)
     return groups
@@ -71,15 +71,19 @@ def averages(timeline: Timeline) -> Iterator[Verdict]:
             before = event["after"]
             if only_skipped(since) and event["moved"]:
                 where = named(since[-1], timeline)
-                yield Verdict("average-moved", "defect", since[-1].number, f"{name} moved on a skipped update at {where}")
+                yield Verdict(
+                    "average-moved", "defect", since[-1].number, f"{name} moved on a skipped update at {where}"
+                )
             elif not since and event["moved"]:
                 idle += 1
         if idle:
-            yield Verdict("average-idle", "note", None, f"{name} moved {idle} times with no attempt since its last move")
+            yield Verdict(
+                "average-idle", "note", None, f"{name} moved {idle} times with no attempt since its last move"
+            )
 
 
 def schedulers(timeline: Timeline) -> Iterator[Verdict]:
-    """A scheduler that steps once an update, and stepped on a skipped one. One that steps once an epoch is left alone."""
+    """A scheduler that steps once an update, and stepped on a skipped one. One that steps once an epoch is left."""
     groups = _by_number(timeline, "scheduler")
     for number, events in groups.items():
         name = "scheduler" if len(groups) == 1 else f"scheduler {number} ({events[0]['kind']})"
@@ -98,7 +102,7 @@ def schedulers(timeline: Timeline) -> Iterator[Verdict]:
 
 def counters(timeline: Timeline) -> Iterator[Verdict]:
     """A counter such as `global_step` that went on with no applied update since it last did."""
-    groups = defaultdict(list)
+    groups: dict[str, list[Event]] = defaultdict(list)
     for event in timeline.of("counter"):
         groups[event["name"]].append(event)
     for name, events in groups.items():
@@ -108,7 +112,7 @@ def counters(timeline: Timeline) -> Iterator[Verdict]:
 
 
 def moves_on_skips(timeline: Timeline, events: Sequence[Event]) -> Iterator[tuple[Event, Attempt]]:
-    """The increases of one counter that only skipped attempts came before. The first event is where the counter stood."""
+    """The increases of one counter that only skipped attempts came before. The first event tells where it stood."""
     if not events:
         return
     before, value = events[0]["after"] - 1, events[0]["value"]
@@ -139,12 +143,14 @@ def progress_bars(timeline: Timeline) -> Iterator[Verdict]:
 
 def logs(timeline: Timeline) -> Iterator[Verdict]:
     """A tracker step that is new although nothing was applied; one that is only repeated is a note."""
-    groups = defaultdict(list)
+    groups: dict[str, list[Event]] = defaultdict(list)
     for event in timeline.of("log"):
         if event["step"] is not None:
             groups[event["how"]].append(event)
     for events in groups.values():
-        before, highest, told = 0, None, set()
+        before = 0
+        highest: float | None = None
+        told: set[float] = set()
         for event in events:
             since = between(timeline, before, event["after"], counted(timeline))
             step = event["step"]
@@ -160,31 +166,46 @@ def logs(timeline: Timeline) -> Iterator[Verdict]:
 
 
 def checkpoints(timeline: Timeline) -> Iterator[Verdict]:
-    """A name that is written again, or a number that the weights have not reached."""
+    """A name that is written again although no update came between."""
     written: dict[str, int] = {}
     for event in timeline.of("save"):
-        name = event["name"]
-        short = re.split(r"[/\\]", name.rstrip("/\\"))[-1]
-        since = between(timeline, written.get(name, event["after"]), event["after"], counted(timeline))
+        since = between(timeline, written.get(event["name"], event["after"]), event["after"], counted(timeline))
         if only_skipped(since):
-            text = f"{short} was written again after the skipped {named(since[-1], timeline)}"
+            text = f"{short_name(event)} was written again after the skipped {named(since[-1], timeline)}"
             yield Verdict("checkpoint-repeated", "defect", since[-1].number, text)
-        written[name] = event["after"]
-        yield from _wrong_number(timeline, event, short)
+        written[event["name"]] = event["after"]
 
 
-def _wrong_number(timeline: Timeline, event: Event, short: str) -> Iterator[Verdict]:
+def short_name(event: Event) -> str:
+    """The last part of a checkpoint's path."""
+    return re.split(r"[/\\]", event["name"].rstrip("/\\"))[-1]
+
+
+def checkpoint_numbers(timeline: Timeline) -> Iterator[Verdict]:
+    """A checkpoint named after a counter that has counted skipped updates."""
+    groups: dict[str, list[Event]] = defaultdict(list)
+    for event in timeline.of("counter"):
+        groups[event["name"]].append(event)
+    moved = {id(event) for events in groups.values() for event, _ in moves_on_skips(timeline, events)}
+    values: dict[str, int] = {}
+    ahead: dict[str, int] = defaultdict(int)
+    for event in timeline.events:
+        if event["event"] == "counter":
+            values[event["name"]] = event["value"]
+            ahead[event["name"]] += id(event) in moved
+        elif event["event"] == "save":
+            yield from _wrong_number(event, values, ahead)
+
+
+def _wrong_number(event: Event, values: dict[str, int], ahead: dict[str, int]) -> Iterator[Verdict]:
+    short = short_name(event)
     digits = re.search(r"(\d+)\D*$", short)
-    earlier = [e for e in timeline.of("counter") if e["after"] <= event["after"] and e["time"] <= event["time"]]
-    for name in {e["name"]: None for e in earlier}:
-        events = [e for e in earlier if e["name"] == name]
-        if digits and events[-1]["value"] == int(digits.group(1)):
-            ahead = len(list(moves_on_skips(timeline, events)))
-            if ahead:
-                is_one = "1 skipped update was" if ahead == 1 else f"{ahead} skipped updates were"
-                text = f"{short} holds the weights of update {events[-1]['value'] - ahead}: {is_one} counted before it"
-                yield Verdict("checkpoint-number", "defect", None, text)
-                return
+    for name, value in values.items():
+        if digits and value == int(digits.group(1)) and ahead[name]:
+            were = "1 skipped update was" if ahead[name] == 1 else f"{ahead[name]} skipped updates were"
+            text = f"{short} holds the weights of update {value - ahead[name]}: {were} counted before it"
+            yield Verdict("checkpoint-number", "defect", None, text)
+            return
 
 
 def evaluations(timeline: Timeline) -> Iterator[Verdict]:
@@ -213,10 +234,21 @@ def weights(timeline: Timeline) -> Iterator[Verdict]:
     wrong = [a for a in timeline.attempts if a.outcome == "skipped" and a.said_skipped is False]
     if wrong:
         text = (
-            f"accelerate said that {named(wrong[0], timeline)} was applied, but no weight moved: the optimizer applies the "
-            "scale itself, and accelerate does not see its skips (huggingface/accelerate#4242)"
+            f"accelerate said that {named(wrong[0], timeline)} was applied, but no weight moved: the optimizer "
+            "applies the scale itself, and accelerate does not see its skips (huggingface/accelerate#4242)"
         )
         yield Verdict("flag-wrong", "note", wrong[0].number, text)
 
 
-RULES = (averages, schedulers, counters, progress_bars, logs, checkpoints, evaluations, losses, weights)
+RULES = (
+    averages,
+    schedulers,
+    counters,
+    progress_bars,
+    logs,
+    checkpoints,
+    checkpoint_numbers,
+    evaluations,
+    losses,
+    weights,
+)

@@ -1,7 +1,8 @@
 """Runs inside the script's own process: tells what the training loop does, and makes chosen gradients overflow.
 
-Standard library only, and nothing of torch or accelerate is imported here: the script imports them when it wants to, and the
-hooks of `imports` attach the observers at that moment. Loaded under its own name by the `sitecustomize` that `launch` writes.
+Standard library only, and nothing of torch or accelerate is imported here: the script imports them when it wants to,
+and the hooks of `imports` attach the observers at that moment. Loaded under a name of its own by the
+`sitecustomize` that `launch` writes.
 """
 
 from __future__ import annotations

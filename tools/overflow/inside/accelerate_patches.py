@@ -84,7 +84,9 @@ def accelerator(observer: Observer, module: Any) -> None:
             _unscale_once(self.scaler, wrapped)
         return None
 
-    def log(call: Callable[[], Any], self: Any, values: Any = None, step: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def log(
+        call: Callable[[], Any], self: Any, values: Any = None, step: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         with observer.within("log") as outermost:
             if outermost and observer.is_training and self.is_main_process and isinstance(values, dict):
                 observer.tell_log("accelerator.log", values, step)
@@ -105,7 +107,9 @@ def _saving(observer: Observer, how: str) -> Callable[..., Any]:
         with observer.within("save") as outermost:
             result = call()
         given = kwargs.get("output_dir") or kwargs.get("save_directory")
-        folder = given or next((value for value in args if isinstance(value, str) or hasattr(value, "__fspath__")), result)
+        folder = given or next(
+            (value for value in args if isinstance(value, str) or hasattr(value, "__fspath__")), result
+        )
         if outermost and observer.is_training:
             observer.tell("save", name=str(folder or ""), how=how)
         return result

@@ -94,15 +94,17 @@ class Attempts:
             chosen = plan.on_every_rank().chooses(number)
             if chosen and len(list(self.optimizers)) > 1:
                 self.observer.note(
-                    "with several optimizers an overflow can only be put in after gradients were reduced over the ranks, "
-                    "so every rank got it, as a reduction would have done"
+                    "with several optimizers an overflow can only be put in after gradients were reduced over the "
+                    "ranks, so every rank got it, as a reduction would have done"
                 )
             elif chosen:
                 return
         if chosen and spoil_first(innermost(optimizer)):
             record.injected = number
 
-    def begin(self, optimizer: Any, scaler: Any = None, prepared: bool = False, closure: bool = False) -> Record | None:
+    def begin(
+        self, optimizer: Any, scaler: Any = None, prepared: bool = False, closure: bool = False
+    ) -> Record | None:
         """Begin an attempt; None if one of this optimizer is under way or no backward pass came before it."""
         record = self.optimizers.of(optimizer)
         inner = innermost(optimizer)

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
-from .wrapping import around
-
 if TYPE_CHECKING:
     from .observer import Observer
 

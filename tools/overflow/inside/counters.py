@@ -1,7 +1,7 @@
-"""Finds and reads the script's own counters: locals, attributes and dictionary items called `global_step` and the like.
+"""Finds and reads the script's own counters: locals, attributes and dictionary items called `global_step`.
 
-A counter is looked for in the frames above an optimizer step. Its frame is kept, so that its last value can be read when the loop
-has returned; it is let go at the first event after that.
+A counter is looked for in the frames above an optimizer step. Its frame is kept, so that its last value can be read
+when the loop has returned; it is let go at the first event after that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _let_go(frame: FrameType) -> None:
 
 def _number(value: Any) -> int | None:
     """An int, or what stands for one (NumPy, a tensor of one element); None for all else."""
-    if isinstance(value, bool) or isinstance(value, (str, bytes, float)):
+    if isinstance(value, (bool, str, bytes, float)):
         return None
     if isinstance(value, int):
         return value
@@ -120,7 +120,7 @@ class Counter:
         for label, owner in self._owners(variables):
             if self._follow(_member(owner, self.head)) is not None:
                 where = f"{label}.{self.name}" if not isinstance(owner, dict) else f"{label}[{self.name!r}]"
-                return 1, frame, lambda owner=owner: self._follow(_member(owner, self.head)), where  # type: ignore[misc]
+                return 1, frame, lambda owner=owner: self._follow(_member(owner, self.head)), where
         return None
 
     def _local(self, frame: FrameType) -> Any:

@@ -30,7 +30,7 @@ def scalar(value: Any) -> Any:
 
 
 class Recorder:
-    """Appends to `<folder>/<rank>-<pid>.jsonl`. A process that has nothing to tell leaves no file; a fork gets its own."""
+    """Appends to `<folder>/<rank>-<pid>.jsonl`. No file without an event; a fork gets its own."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -49,7 +49,7 @@ class Observer:
             self.recorder.write("counter", after=self.attempts.done, **fields)
 
     def note(self, text: str) -> None:
-        """Say once what a reader of the report must know; kept back as long as the process has nothing else to tell."""
+        """Say once what a reader of the report must know; kept back until the process has something else to tell."""
         self._noted.setdefault(text, False)
         if self.recorder.started:
             self._write_notes()

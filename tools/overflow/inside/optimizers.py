@@ -113,7 +113,8 @@ def _is_or_wraps(value: Any, inner: Any) -> bool:
 def outcome_of(attempt: Attempt, inner: Any) -> dict[str, Any]:
     """What became of an attempt. `applied` needs moved weights, or an update that ran on finite gradients.
 
-    A fused optimizer runs on every attempt and drops the update in its kernel: then `found_inf` was set and no weight moved.
+    A fused optimizer runs on every attempt and drops the update in its kernel: then `found_inf` was set and no weight
+    moved.
     """
     changed = attempt.weights.changed()
     found_inf = None if attempt.found_inf is None else bool(float(attempt.found_inf) > 0)

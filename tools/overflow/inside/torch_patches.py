@@ -102,7 +102,7 @@ def grad_scaler(observer: Observer, module: Any) -> None:
 
 
 def _enable(observer: Observer, base: Any, scaler: Any) -> None:
-    """A scaler that the script has switched off, or that torch has for want of CUDA, is made to work where the script runs."""
+    """A scaler that the script has switched off, or torch for want of CUDA, is made to work where the script runs."""
     torch = sys.modules["torch"]
     device = "cuda" if torch.cuda.is_available() else "cpu"
     base.__init__.__wrapped__(scaler, device)
