@@ -32,7 +32,13 @@ class Reader(Protocol):
     def dtype(self, name: str) -> torch.dtype: ...
 
     def read(self, name: str, start: int, stop: int, out: torch.Tensor) -> None:
-        """Elements ``start`` to ``stop`` of the flattened tensor into the flat ``out``, cast to its dtype."""
+        """Elements ``start`` to ``stop`` of the flattened tensor into the flat ``out``, cast to its dtype.
+
+        ``stop`` may lie in the tensors that follow, as far as ``follows`` says that they do.
+        """
+
+    def follows(self, name: str, after: str) -> bool:
+        """Whether the elements of a tensor lie right behind those of another, so that both can be read at once."""
 
     def close(self) -> None: ...
 
@@ -55,6 +61,7 @@ class FileReader:
 
     def __init__(self, paths: tuple[Path, ...]):
         self._files: list[tuple[Path, io.FileIO]] = []
+        self._whole: dict[str, tuple[int, Entry]] = {}
         self._parts: dict[str, list[_Part]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         try:
@@ -64,16 +71,18 @@ class FileReader:
         except BaseException:
             self.close()
             raise
-        self.names = tuple(self._parts)
+        self.names = tuple(self._shapes)
 
     def _add(self, path: Path) -> None:
         entries, metadata = read_header(path)
         shards = json.loads(metadata.get("shards", "{}"))
         for name, entry in entries.items():
-            shard = shards.get(name, {"shape": entry.shape, "offset": [0] * len(entry.shape)})
-            whole = self._shapes.setdefault(name, tuple(shard["shape"]))
-            starts, length = _runs(entry.shape, tuple(shard["offset"]), whole)
-            self._parts.setdefault(name, []).append(_Part(len(self._files), entry, starts, length))
+            if shard := shards.get(name):
+                whole = self._shapes.setdefault(name, tuple(shard["shape"]))
+                starts, length = _runs(entry.shape, tuple(shard["offset"]), whole)
+                self._parts.setdefault(name, []).append(_Part(len(self._files), entry, starts, length))
+            else:
+                self._shapes[name], self._whole[name] = entry.shape, (len(self._files), entry)
         self._files.append((path, io.FileIO(path)))
 
     def _check_covered(self, paths: tuple[Path, ...]) -> None:
@@ -86,24 +95,39 @@ class FileReader:
         return self._shapes[name]
 
     def dtype(self, name: str) -> torch.dtype:
-        return self._parts[name][0].entry.dtype
+        entry = self._whole[name][1] if name in self._whole else self._parts[name][0].entry
+        return entry.dtype
+
+    def follows(self, name: str, after: str) -> bool:
+        a, b = self._whole.get(after), self._whole.get(name)
+        if a is None or b is None:
+            return False
+        return a[0] == b[0] and a[1].stop == b[1].start and a[1].dtype == b[1].dtype
 
     def read(self, name: str, start: int, stop: int, out: torch.Tensor) -> None:
-        raw = out if out.dtype == self.dtype(name) else torch.empty(stop - start, dtype=self.dtype(name))
+        dtype = self.dtype(name)
+        raw = out if out.dtype == dtype else torch.empty(stop - start, dtype=dtype)
+        if name in self._whole:
+            file, entry = self._whole[name]
+            self._fill(name, file, entry.start + start * dtype.itemsize, raw)
+        else:
+            self._gather(name, start, stop, raw)
+        if raw is not out:
+            out.copy_(raw)
+
+    def _gather(self, name: str, start: int, stop: int, raw: torch.Tensor) -> None:
         for part in self._parts[name]:
             first, last = np.searchsorted(part.starts, [start - part.length, stop], side="left")
             for run in range(first, last):
                 at = int(part.starts[run])
                 low, high = max(start, at), min(stop, at + part.length)
                 if low < high:
-                    self._fill(name, part, run * part.length + low - at, raw[low - start : high - start])
-        if raw is not out:
-            out.copy_(raw)
+                    byte = part.entry.start + (run * part.length + low - at) * raw.element_size()
+                    self._fill(name, part.file, byte, raw[low - start : high - start])
 
-    def _fill(self, name: str, part: _Part, start: int, out: torch.Tensor) -> None:
-        path, file = self._files[part.file]
-        buffer = out.view(torch.uint8).numpy().data
-        at, done = part.entry.start + start * out.element_size(), 0
+    def _fill(self, name: str, which: int, at: int, out: torch.Tensor) -> None:
+        path, file = self._files[which]
+        buffer, done = out.view(torch.uint8).numpy().data, 0
         while done < len(buffer):
             got = _read_at(file.fileno(), buffer[done:], at + done)
             if not got:
@@ -142,6 +166,9 @@ class JoinedReader:
 
     def read(self, name: str, start: int, stop: int, out: torch.Tensor) -> None:
         self._of[name].read(name, start, stop, out)
+
+    def follows(self, name: str, after: str) -> bool:
+        return False
 
     def close(self) -> None:
         for reader in set(self._of.values()):

@@ -6,7 +6,9 @@ averages are close to each other, so that float32 loses twenty times less than i
 
 from __future__ import annotations
 
+import bisect
 import itertools
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +41,25 @@ class Stored:
     reader: Reader
 
 
+@dataclass(frozen=True)
+class _Span:
+    """Tensors that lie behind one another in every input and share their weights: read as if they were one."""
+
+    names: tuple[str, ...]
+    starts: tuple[int, ...]
+    size: int
+    recipe: _Recipe
+
+    def parts(self, start: int, stop: int) -> Iterator[tuple[str, int, slice]]:
+        """What elements ``start`` to ``stop`` are: tensor, place in it, and place in the piece."""
+        index = bisect.bisect_right(self.starts, start) - 1
+        while index < len(self.names) and (low := max(start, self.starts[index])) < stop:
+            end = self.starts[index + 1] if index + 1 < len(self.starts) else self.size
+            if low < end:
+                yield self.names[index], low - self.starts[index], slice(low - start, min(end, stop) - start)
+            index += 1
+
+
 class Sums:
     """O weighted sums of I stored sets of tensors.
 
@@ -49,8 +70,7 @@ class Sums:
 
     def __init__(self, stored: Sequence[Stored], weights: Mapping[str, Array], dtype: torch.dtype = torch.float32):
         self._stored, self._weights, self._dtype = stored, weights, dtype
-        self._recipes = {id(matrix): _Recipe.of(matrix, dtype) for matrix in weights.values()}
-        self._columns = next(iter(weights.values())).shape[1] if weights else 0
+        self._columns = next(iter(weights.values())).shape[1]
         rows = len(stored) + 2 * self._columns + 1
         self._length = max(1024, min(PIECE_ELEMENTS, BLOCK_BYTES // (rows * dtype.itemsize)))
 
@@ -58,12 +78,16 @@ class Sums:
         """Bytes of buffers that ``run`` allocates."""
         return workers * (len(self._stored) + 2 * self._columns + 1) * self._length * self._dtype.itemsize
 
-    def run(self, sink: Sink, workers: int, progress: Callable[[int], None] = lambda elements: None) -> None:
+    def run(self, sink: Sink, workers: int, progress: Callable[[int], object] = int) -> None:
         """Calculates all pieces. ``progress`` is called with the number of elements done, one call at a time.
 
         Raises: SnapshotError naming the file and tensor if a stored value is nan or infinite.
         """
-        pieces, lock, stop = self._pieces(), threading.Lock(), threading.Event()
+        spans = self._spans()
+        pieces = (
+            (span, at, min(span.size, at + self._length)) for span in spans for at in range(0, span.size, self._length)
+        )
+        lock, stop = threading.Lock(), threading.Event()
 
         def work() -> None:
             torch.set_num_threads(1)  # of this thread; the pieces are what runs in parallel
@@ -74,7 +98,7 @@ class Sums:
                         piece = next(pieces, None)
                     if piece is None:
                         return
-                    sink(piece[0], piece[1], self._piece(*piece, block))
+                    self._piece(*piece, block, sink)
                     with lock:
                         progress(piece[2] - piece[1])
             except BaseException:
@@ -90,50 +114,64 @@ class Sums:
             stop.set()
             torch.set_num_threads(threads)
 
-    def _pieces(self) -> Iterator[tuple[str, int, int]]:
-        for name in self._weights:
-            size = int(np.prod(self._stored[-1].reader.shape(name), dtype=np.int64))
-            for start in range(0, size, self._length):
-                yield name, start, min(size, start + self._length)
+    def _spans(self) -> list[_Span]:
+        recipes = {id(matrix): _Recipe.of(matrix, self._dtype) for matrix in self._weights.values()}
+        spans: list[_Span] = []
+        groups: list[list[str]] = []
+        for name, matrix in self._weights.items():
+            used = np.flatnonzero((matrix != 0).any(axis=1))
+            last = groups[-1][-1] if groups else None
+            if (
+                last is not None
+                and self._weights[last] is matrix
+                and all(self._stored[index].reader.follows(name, last) for index in used)
+            ):
+                groups[-1].append(name)
+            else:
+                groups.append([name])
+        for group in groups:
+            sizes = [math.prod(self._stored[-1].reader.shape(name)) for name in group]
+            starts = [0, *itertools.accumulate(sizes)]
+            spans.append(_Span(tuple(group), tuple(starts[:-1]), starts[-1], recipes[id(self._weights[group[0]])]))
+        return spans
 
-    def _piece(self, name: str, start: int, stop: int, block: torch.Tensor) -> torch.Tensor:
-        recipe, count = self._recipes[id(self._weights[name])], stop - start
+    def _piece(self, span: _Span, start: int, stop: int, block: torch.Tensor, sink: Sink) -> None:
+        recipe, count, name = span.recipe, stop - start, span.names[0]
         reference = block[0, :count]
         self._stored[recipe.reference].reader.read(name, start, stop, reference)
-        row = 1
-        for index in recipe.others:
+        for row, index in enumerate(recipe.others, start=1):
             difference = block[row, :count]
             self._stored[index].reader.read(name, start, stop, difference)
             difference.sub_(reference)
-            row += 1
-        result = torch.mm(recipe.matrix, block[:row, :count])
+        block = block[: len(recipe.others) + 1, :count]
+        result = torch.mm(recipe.matrix, block)
+        if not bool(torch.isfinite(result).all()):
+            result = self._careful(span, start, stop, block)
         for column, index in recipe.copies:
             self._stored[index].reader.read(name, start, stop, result[column])
-        if not bool(torch.isfinite(result).all()):
-            result = self._careful(name, start, stop, recipe, block[:row, :count])
-        return result
+        for part, at, where in span.parts(start, stop):
+            sink(part, at, result[:, where])
 
-    def _careful(self, name: str, start: int, stop: int, recipe: _Recipe, block: torch.Tensor) -> torch.Tensor:
-        """A constant such as -inf that is everywhere the same is kept; other values that are not finite are refused."""
-        used = [recipe.reference, *recipe.others]
+    def _careful(self, span: _Span, start: int, stop: int, block: torch.Tensor) -> torch.Tensor:
+        """A constant such as -inf that is the same everywhere is kept; any other value must be finite."""
+        used = [span.recipe.reference, *span.recipe.others]
         for row, index in enumerate(used):
-            self._stored[index].reader.read(name, start, stop, block[row])
+            self._stored[index].reader.read(span.names[0], start, stop, block[row])
         constant = (block == block[0]).all(dim=0)
         for row, index in enumerate(used):
             wrong = ~torch.isfinite(block[row]) & ~constant
             if bool(wrong.any()):
-                at = int(torch.nonzero(wrong)[0]) + start
+                at = int(torch.nonzero(wrong)[0])
+                name, place, _ = next(span.parts(start + at, stop))
                 raise SnapshotError(
-                    f"{self._stored[index].label}: {name!r} is {float(block[row, at - start])} at flat index {at}; "
-                    "every stored value must be finite. Leave this file out"
+                    f"{self._stored[index].label}: {name!r} is {float(block[row, at])} at flat index {place}; every "
+                    "stored value must be finite. Leave this file out"
                 )
         kept = block[0].clone()
         block[1:] -= kept
-        block[1:, constant] = 0
-        result = recipe.matrix @ torch.where(constant, torch.zeros_like(block), block)
+        block[:, constant] = 0
+        result = span.recipe.matrix @ block
         result[:, constant] = kept[constant]
-        for column, index in recipe.copies:
-            self._stored[index].reader.read(name, start, stop, result[column])
         return result
 
 
@@ -157,14 +195,16 @@ class _Recipe:
         return cls(reference, others, torch.from_numpy(np.ascontiguousarray(matrix)).to(dtype), copies)
 
 
-def pairwise_sums(stored: Sequence[Stored], names: Sequence[str], per_tensor: int = 4096) -> tuple[Array, Array, int]:
-    """Mean square differences between all pairs, and mean squares, over a sample of the elements of each tensor.
+def pairwise_sums(
+    stored: Sequence[Stored], names: Sequence[str], per_tensor: int = 4096, most_tensors: int = 128
+) -> tuple[Array, Array, int]:
+    """Mean square differences between all pairs, and mean squares, over a sample of the elements.
 
     Shapes: result (I, I) and (I,), and the number of elements looked at.
     """
     squares = np.zeros((len(stored), len(stored)))
     norms, total = np.zeros(len(stored)), 0
-    for name in names:
+    for name in names[:: -(-len(names) // most_tensors)]:
         size = int(np.prod(stored[0].reader.shape(name), dtype=np.int64))
         count = min(size, per_tensor)
         start = (size - count) // 2

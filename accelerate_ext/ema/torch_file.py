@@ -48,6 +48,9 @@ class TorchReader:
         out.copy_(piece)
         self._mapped.was_read(piece.numel() * piece.element_size())
 
+    def follows(self, name: str, after: str) -> bool:
+        return False
+
     def close(self) -> None:
         self._mapped.forget()
         self._tensors = {}
