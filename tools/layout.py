@@ -136,6 +136,9 @@ class Layout:
         match = re.compile(r"[ \t\f]*").match(self.source.text, self.source.line_starts[line - 1])
         return match.group() if match else ""
 
+    def insert_text(self, offset: int, text: str) -> list[Edit]:
+        return [Edit(offset, offset, text)]
+
     def insert_before(self, node: ast.stmt, lines: Sequence[str]) -> list[Edit]:
         """New lines above a statement and above the comment that belongs to it. Lines come without indentation."""
         indent, line = self.indent(node), node.lineno
@@ -179,6 +182,19 @@ class Layout:
         return self._below(
             node, [f"{indent}{header}", *(inner + text.replace("\0", self.unit(node)) for text in statements)]
         )
+
+    def add_block(self, node: ast.stmt, header: str, statements: Sequence[str]) -> list[Edit]:
+        """A new compound statement behind another one."""
+        indent, unit = self.indent(node), self.unit(node)
+        return self._below(node, [indent + header, *(indent + unit + text.replace("\0", unit) for text in statements)])
+
+    def end_wrapped(self, first: ast.stmt, last: ast.stmt, kept: Sequence[str], other: Sequence[str]) -> list[Edit]:
+        """The end of what `wrap` put round statements: more statements, and an `else` arm."""
+        indent, unit = self.indent(first), self.unit(first)
+        lines = [indent + unit + text for text in kept]
+        if other:
+            lines += [f"{indent}else:", *(indent + unit + text.replace("\0", unit) for text in other)]
+        return self._below(last, lines)
 
     def arm_inside(self, last: ast.stmt, indent: str, header: str, statements: Sequence[str]) -> list[Edit]:
         """An arm for a test that `wrap` puts round statements which end with `last`."""

@@ -10,7 +10,7 @@ from .layout import Layout, LayoutError
 from .loop.blocks import Block, Blocks, Role
 from .loop.clauses import Clauses
 from .loop.flag import Flag, Flags, Refusal
-from .loop.flow import Flow, StepSite
+from .loop.flow import Flow, State, StepSite
 from .loop.names import key
 from .loop.objects import Identity, Objects
 from .loop.script import Scope, Script, expressions, within
@@ -103,3 +103,29 @@ class Work:
         items = expressions(node) if isinstance(node, ast.stmt) else ast.walk(node)
         found = [name for item in items if (name := key(item)) is not None]
         return [name for name in dict.fromkeys(found) if self.objects.identity(scope, name) in wanted]
+
+    def conditions(self, state: State, flag: Flag) -> list[str]:
+        """Clauses that hold only right after an applied update."""
+        extra = [flag.condition] if flag.condition else []
+        sync = [] if state.sync else [f"{flag.accelerator}.sync_gradients"]
+        return [*sync, f"not {flag.text}", *extra]
+
+    def opposite(self, state: State, flag: Flag) -> list[str]:
+        """Clauses of which one holds whenever no update was applied."""
+        extra = [negated(flag.condition)] if flag.condition else []
+        sync = [] if state.sync else [f"not {flag.accelerator}.sync_gradients"]
+        return [*sync, flag.text, *extra]
+
+    def in_iteration(self, node: ast.stmt) -> State | None:
+        """The state before a statement that runs in the iteration of an attempt, behind it; else None."""
+        state = self.flow.before.get(node)
+        if state is None or not state.is_after_step or state.sync is False or state.is_gated:
+            return None
+        return None if any(path.is_looped for path in state.paths) else state
+
+
+def negated(clause: str) -> str:
+    """The opposite of a clause's text."""
+    if clause.startswith("not ") and " " not in clause[4:]:
+        return clause[4:]
+    return f"not {clause}" if clause.replace(".", "").replace("_", "").isalnum() else f"not ({clause})"

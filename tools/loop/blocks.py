@@ -174,4 +174,12 @@ class Blocks:
             return [Block(Role.BEFORE, node, scope, state, node.body, test)]
         if any(self.traits.steps(item) for item in rest):
             return [Block(Role.STEP, node, scope, state, node.body, test)]
+        if any(self._leaves_on_skip(item) for item in rest):
+            return [Block(Role.BOUNDARY, node, scope, state, node.body, test)]
         return [Block(Role.CONTINUE, node, scope, state, rest, test, takes_rest=True)]
+
+    def _leaves_on_skip(self, node: ast.stmt) -> bool:
+        """Whether a statement asks for a skipped update and leaves the list on one."""
+        test = self.flow.tests.get(node)
+        leaves = isinstance(node, ast.If) and isinstance(node.body[-1], (ast.Continue, ast.Return, ast.Break))
+        return test is not None and leaves and test.holds_on_skip is not None

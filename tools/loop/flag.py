@@ -70,6 +70,12 @@ class Flags:
             return owner
         return self._flag(scope, paths, sites, owner, condition)
 
+    def is_partial(self, node: ast.stmt, state: State, test: Test | None) -> bool:
+        """Whether the test of a place lets through the updates of some optimizers only."""
+        kept = [path for path in state.paths if not self._is_ruled_out(path, test, node)]
+        everyone = {site.who for path in state.paths for site in path.steps}
+        return len({site.who for path in kept for site in path.steps}) < len(everyone)
+
     def _is_ruled_out(self, path: Path, test: Test | None, node: ast.stmt) -> bool:
         """Whether a clause of the test says that this path was not taken."""
         if test is None or (test.is_any and len(test.clauses) > 1):

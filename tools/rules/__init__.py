@@ -3,6 +3,26 @@
 from __future__ import annotations
 
 from ..options import Rule
+from .cross_multiples import cross_multiples
+from .follow_arguments import follow_arguments
 from .gate_bookkeeping import gate_bookkeeping
+from .gate_continue import gate_continue
+from .gate_scheduler import gate_scheduler
+from .gate_triggers import gate_triggers
+from .gate_unguarded import gate_unguarded
+from .keep_own_flag import keep_own_flag
+from .leave import leave
+from .warn import warn
 
-RULES: tuple[Rule, ...] = (gate_bookkeeping,)
+RULES: tuple[Rule, ...] = (
+    gate_bookkeeping,  # first: the blocks that decide which counters now count applied updates
+    gate_continue,
+    gate_unguarded,
+    cross_multiples,
+    gate_triggers,  # behind the blocks: what fires on their counters
+    follow_arguments,
+    gate_scheduler,
+    keep_own_flag,  # last of the edits: every rule above may ask for a kept flag
+    leave,
+    warn,
+)

@@ -86,13 +86,24 @@ def lines(work: Work, window: Window) -> list[str]:
     return [*window.lines, *(f"{name} = {_kept_name(work, name)} + 0" for name in window.kept)]
 
 
-def keep_sums(work: Work, block: Block, window: Window) -> list[Edit]:
-    """Edits that remember each sum where it starts and at the end of the gated block."""
+def kept_lines(work: Work, window: Window) -> list[str]:
+    """The statements that remember each sum after an applied update."""
+    return [f"{_kept_name(work, name)} = {name} + 0" for name in window.kept]
+
+
+def starts(work: Work, block: Block, window: Window) -> list[Edit]:
+    """Edits that remember each sum where it starts."""
     edits = []
     for name in window.kept:
         for node in _starts(work, block, name):
             edits += work.layout.insert_after(node, f"{_kept_name(work, name)} = {name} + 0")
-    kept = [f"{_kept_name(work, name)} = {name} + 0" for name in window.kept]
+    return edits
+
+
+def keep_sums(work: Work, block: Block, window: Window) -> list[Edit]:
+    """Edits that remember each sum where it starts and at the end of the gated block."""
+    edits = starts(work, block, window)
+    kept = kept_lines(work, window)
     if kept and isinstance(block.node, ast.If) and block.role is Role.BOOKKEEPING:
         edits += work.layout.add_at_end(block.node, kept)
     elif kept:

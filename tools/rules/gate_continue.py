@@ -1,0 +1,77 @@
+"""What follows an early `continue` between boundaries is skipped after a dropped update as well.
+
+What: `if not sync_gradients: continue` (or `return`) behind the optimizer step; everything below it is bookkeeping.
+
+Why: the lines below run at every boundary, also when the update was dropped. The same line above the step is another
+thing and stays: with the flag in it the loop would never step again.
+
+Before:
+
+    if not accelerator.sync_gradients:
+        continue
+    global_step += 1
+
+After:
+
+    if not accelerator.sync_gradients or accelerator.optimizer_step_was_skipped:
+        continue
+    global_step += 1
+
+Where the lines below clear window state, or the early exit does something itself, a second test follows the first:
+
+    if accelerator.optimizer_step_was_skipped:
+        running_loss = 0.0
+        continue
+
+Refuses: what `gate_bookkeeping` refuses.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from ..loop.blocks import Block, Role
+from ..loop.clauses import Clause
+from ..loop.flag import Flag
+from ..loop.window import Window
+from ..source import Edit
+from ..work import Work, negated
+from . import reset_window
+
+
+def gate_continue(work: Work) -> None:
+    """Gate what follows every early exit that leaves between boundaries."""
+    for block in work.blocks:
+        if block.role is Role.CONTINUE and block.statements:
+            _gate(work, block)
+
+
+def _gate(work: Work, block: Block) -> None:
+    node, test = block.node, block.test
+    sync = test.holds_without_sync if test is not None else None
+    if not isinstance(node, ast.If) or sync is None:
+        return
+    flag = work.flag(block, sync.owner)
+    if flag is None:
+        return
+    window = work.windows.read(block.statements, node)
+    refusal = window.refusal or reset_window.refusal(work, block, window)
+    if refusal is not None:
+        work.refuse(node, block.role.value, refusal)
+        return
+    if work.edit(node, block.role.value, lambda: _edits(work, block, node, sync, flag, window)):
+        block.is_gated = True
+        work.keep(flag)
+        note = f"; {flag.note}" if flag.note else ""
+        work.rewritten(node, block.role.value, "gated", f"also left after a skipped update: `{flag.text}`{note}")
+        reset_window.report(work, block, window)
+
+
+def _edits(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, window: Window) -> list[Edit]:
+    clauses = [flag.text, *([negated(flag.condition)] if flag.condition else [])]
+    lines = reset_window.lines(work, window)
+    edits = reset_window.keep_sums(work, block, window)
+    if not lines and len(node.body) == 1:
+        return edits + work.layout.add_clauses(node, sync.written or sync.node, clauses, "or")
+    jump = work.layout.text(node.body[-1])
+    return edits + work.layout.add_block(node, f"if {' or '.join(clauses)}:", [*lines, jump])

@@ -1,0 +1,68 @@
+"""A scheduler that was not prepared no longer steps for an update that was dropped.
+
+What: `lr_scheduler.step()` behind the optimizer step, where the file builds the scheduler and never prepares it.
+
+Why: a prepared scheduler asks the flag itself; one that is not runs ahead of the updates, and the learning rate with it.
+
+Before:
+
+    optimizer.step()
+    lr_scheduler.step()
+
+After, in a loop that accumulates (it steps between boundaries as it did):
+
+    optimizer.step()
+    if not (accelerator.sync_gradients and accelerator.optimizer_step_was_skipped):
+        lr_scheduler.step()
+
+Refuses: what `gate_bookkeeping` refuses. Prepared schedulers, and those that another file may prepare, are left.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from ..loop.flag import Refusal
+from ..work import Work
+
+_KIND = "scheduler step"
+_STEP = re.compile(r"\.\s*step\s*\(")
+
+
+def gate_scheduler(work: Work) -> None:
+    """Gate the steps of schedulers that were not prepared; report the others."""
+    gated = work.gated()
+    for node in work.script.statements_with(_STEP):
+        owner = work.traits.scheduler(node)
+        state = work.in_iteration(node) if owner is not None else None
+        if owner is None or state is None or id(node) in gated:
+            continue
+        who = work.objects.identity(work.script.places[node].scope, owner)
+        if not work.traits.is_raw_scheduler(node):
+            is_prepared = work.objects.is_prepared(who)
+            code = "prepared-scheduler" if is_prepared else "scheduler-unknown"
+            text = (
+                "a prepared scheduler asks the flag itself"
+                if is_prepared
+                else "whether it is prepared is not seen here"
+            )
+            work.warn(node, _KIND, code, f"`{owner}`: {text}")
+            continue
+        flag = work.flags.find(node, state, None, None)
+        if isinstance(flag, Refusal):
+            work.refuse(node, _KIND, flag)
+            continue
+        if state.sync:
+            test = f"not {flag.text}" + (f" and {flag.condition}" if flag.condition else "")
+        else:
+            test = f"not ({flag.accelerator}.sync_gradients and {flag.text})"
+        if work.edit(node, _KIND, lambda node=node, test=test: _wrap(work, node, test)):  # type: ignore[misc]
+            work.keep(flag)
+            work.rewritten(
+                node, _KIND, "scheduler-gated", f"`{owner}` is not prepared and stepped for skipped updates too"
+            )
+
+
+def _wrap(work: Work, node: ast.stmt, test: str) -> list:
+    return work.layout.wrap(node, node, test)

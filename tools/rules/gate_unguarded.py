@@ -1,0 +1,136 @@
+"""Counters, averages and progress behind a step that nothing guards run only for updates that were applied.
+
+What: statements behind the optimizer step, in its own iteration, that count updates without asking for a boundary:
+loops without accumulation, loops that accumulate by a modulo of their own, steps in a function of their own.
+
+Why: a dropped update counts like an applied one, and the EMA averages weights that have not moved.
+
+Before:
+
+    optimizer.step()
+    optimizer.zero_grad()
+    ema.update()
+    global_step += 1
+
+After, where everything to the end of the loop's body is bookkeeping:
+
+    optimizer.step()
+    optimizer.zero_grad()
+    if accelerator.optimizer_step_was_skipped:
+        continue
+    ema.update()
+    global_step += 1
+
+and otherwise with `if not accelerator.optimizer_step_was_skipped:` round the statements that count.
+
+Refuses: counters that move at every micro-batch of a loop that accumulates (they count batches, and gating them would
+change runs without an overflow); counters that a `range` loop is tied to; what `gate_bookkeeping` refuses.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from ..loop.blocks import Block, Role
+from ..loop.flag import Flag, Refusal
+from ..loop.names import key
+from ..loop.window import Window
+from ..source import Edit
+from ..work import Work
+from . import reset_window
+from .tails import Tail, read_tail
+
+
+def gate_unguarded(work: Work) -> None:
+    """Gate the bookkeeping that stands behind a step without a guard."""
+    for block in work.blocks:
+        if block.role is Role.TAIL:
+            _gate(work, block)
+
+
+def _gate(work: Work, block: Block) -> None:
+    block.statements = [node for node in block.statements if not _is_range_bound(work, block, node)]
+    if not block.statements:
+        return
+    block.node = block.statements[0]
+    kind = block.role.value
+    if block.state.sync is None and work.objects.accumulation == "maybe":
+        _leave(work, block)
+        return
+    flag = work.flag(block)
+    if flag is None:
+        return
+    tail = read_tail(work, block)
+    window = work.windows.read(tail.statements, block.node)
+    refusal = window.refusal or reset_window.refusal(work, block, window)
+    if refusal is None and (window.kept or window.lines) and len(tail.runs) > 1:
+        refusal = Refusal(
+            "window-of-updates", "window state is cleared among statements that must run at every boundary"
+        )
+    if refusal is not None:
+        work.refuse(block.node, kind, refusal)
+        return
+    if work.edit(block.node, kind, lambda: _edits(work, block, tail, flag, window)):
+        block.is_gated, block.statements = True, tail.statements
+        work.keep(flag)
+        how = "`continue` skips all that follows" if tail.is_rest else "gated"
+        every = "no accumulation: every iteration is a boundary; " if work.objects.accumulation == "none" else ""
+        note = f"; {flag.note}" if flag.note else ""
+        work.rewritten(block.node, kind, "gated", f"{every}{how} on a skipped update: `{flag.text}`{note}")
+        reset_window.report(work, block, window)
+
+
+def _is_range_bound(work: Work, block: Block, node: ast.stmt) -> bool:
+    """Whether a counter runs along with the variable of a `range` loop; that is reported and left."""
+    name = work.traits.counter(node)
+    for loop in work.script.ancestors(node):
+        if not (isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and key(loop.iter.func) == "range"):
+            continue
+        if name is not None and any(key(item) == name for item in ast.walk(loop.iter)):
+            text = f"`{name}` is tied to the range of line {loop.lineno}: skipped updates count toward its total. Use "
+            advice = f"`while {name} < ...` with a cap on skips in a row to reach that many applied updates"
+            work.refuse(node, block.role.value, Refusal("range-bound", text + advice))
+            return True
+    return False
+
+
+def _leave(work: Work, block: Block) -> None:
+    """A counter of batches: refused where the loop has no other, left where updates are counted elsewhere."""
+    loop = work.script.loop(block.node)
+    others = [
+        item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop and item is not block
+    ]
+    text = "moves at every batch of a loop that accumulates, so it does not count updates"
+    if others:
+        work.warn(block.node, block.role.value, "data-counter", text)
+    else:
+        advice = "; move it under `if accelerator.sync_gradients:` first"
+        work.refuse(block.node, block.role.value, Refusal("counts-batches", text + advice))
+
+
+def _edits(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) -> list[Edit]:
+    layout, lines = work.layout, reset_window.lines(work, window)
+    if tail.is_rest:
+        test = " or ".join(work.opposite(block.state, flag))
+        unit = layout.unit(block.node)
+        edits = reset_window.keep_sums(work, block, window)
+        return edits + layout.insert_before(
+            tail.statements[0], [f"if {test}:", *(unit + line.replace("\0", unit) for line in (*lines, "continue"))]
+        )
+    test = " and ".join(work.conditions(block.state, flag))
+    edits = []
+    for run in tail.runs:
+        only = run[0]
+        if len(run) == 1 and isinstance(only, ast.If) and not only.orelse and not lines and not window.kept:
+            edits += layout.prepend_clauses(only, work.conditions(block.state, flag))
+        else:
+            edits += layout.wrap(run[0], run[-1], test)
+    if lines or window.kept:
+        run = tail.runs[0]
+        kept = reset_window.kept_lines(work, window)
+        edits += reset_window.starts(work, block, window)
+        edits += layout.end_wrapped(run[0], run[-1], kept, lines)
+    return edits
+
+
+__all__ = ["gate_unguarded"]

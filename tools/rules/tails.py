@@ -1,0 +1,94 @@
+"""How far a gate over unguarded bookkeeping may reach: which statements behind a step need not run after a skip."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+
+from ..loop.blocks import Block
+from ..loop.names import key
+from ..loop.script import calls_of, expressions, within
+from ..loop.window import gathers
+from ..work import Work
+
+
+@dataclass
+class Tail:
+    """Runs of statements to gate; `is_rest` where one run goes to the end of the loop's body."""
+
+    runs: list[list[ast.stmt]]
+    is_rest: bool
+
+    @property
+    def statements(self) -> list[ast.stmt]:
+        return [node for run in self.runs for node in run]
+
+
+def read_tail(work: Work, block: Block) -> Tail:
+    """The statements that the gate of an unguarded block takes in."""
+    place = work.script.places[block.statements[0]]
+    rest = [block.statements[0], *place.following]
+    counters = work.traits.counters_in(block.statements)
+    reader = _Reader(work, counters, rest)
+    is_body = isinstance(place.parent, (ast.For, ast.AsyncFor, ast.While)) and place.arm == "body"
+    if is_body and all(reader.is_gateable(node) or reader.is_neutral(node) for node in rest):
+        if len(rest) > 1:
+            return Tail([rest], True)
+    runs: list[list[ast.stmt]] = []
+    current: list[ast.stmt] = []
+    for node in [*rest, None]:
+        if node is not None and (node in block.statements or reader.is_gateable(node)):
+            current.append(node)
+            continue
+        if any(item in block.statements for item in current):
+            runs.append(current)
+        current = []
+    return Tail(runs, False)
+
+
+class _Reader:
+    def __init__(self, work: Work, counters: list[str], rest: list[ast.stmt]) -> None:
+        self.work, self.traits = work, work.traits
+        self.counters = counters
+        self.rest = rest
+        inside = {id(node) for node in within(rest)}
+        body = work.script.places[rest[0]].scope.node.body
+        self.read_elsewhere = {
+            name
+            for node in within(body)
+            if id(node) not in inside
+            for item in expressions(node)
+            if isinstance(getattr(item, "ctx", None), ast.Load) and (name := key(item)) is not None
+        }
+
+    def is_gateable(self, node: ast.stmt) -> bool:
+        """Whether a statement has no business after a skipped update."""
+        if self.traits.steps(node) or any(self.traits.must_run(inner) for inner in within([node])):
+            return False
+        if self.work.traits.counts(node) or self.traits.is_raw_scheduler(node):
+            return True
+        if isinstance(node, ast.If):
+            if node.orelse or any(isinstance(inner, (ast.Return, ast.Raise)) for inner in within([node])):
+                return False
+            if self.traits.trigger(node.test, self.counters):
+                return True
+            return all(self.is_gateable(inner) for inner in node.body)
+        if self.traits.logs_or_saves(node) and self.traits.reads(node, self.counters):
+            return True
+        grown = gathers(node)
+        return (
+            bool(grown) and isinstance(node, ast.AugAssign) and not any(name in self.read_elsewhere for name in grown)
+        )
+
+    def is_neutral(self, node: ast.stmt) -> bool:
+        """Whether a statement may as well not run after a skipped update: a stop test, a line of output."""
+        if isinstance(node, ast.If):
+            stops = all(isinstance(inner, (ast.Break, ast.Pass)) for inner in node.body) and not node.orelse
+            return stops and self.traits.reads(node, self.counters)
+        if isinstance(node, (ast.Pass, ast.Continue)) or self.traits.scheduler(node):
+            return True
+        return isinstance(node, ast.Expr) and any(
+            isinstance(call.func, ast.Attribute)
+            and call.func.attr in ("set_postfix", "set_description", "info", "debug")
+            for call in calls_of(node)
+        )
