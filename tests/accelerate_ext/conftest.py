@@ -33,7 +33,7 @@ def reset() -> None:
 
 
 def make_optimizer(kind: str, parameters: Any, lr: float = 0.05) -> torch.optim.Optimizer:
-    """An optimizer by name; "silent" is one whose `step()` returns None and that keeps no state of torch's kinds."""
+    """An optimizer by name; "silent" is one whose `step()` returns None."""
     if kind == "schedulefree":
         schedulefree = pytest.importorskip("schedulefree", reason="needs the package schedulefree")
         optimizer = schedulefree.AdamWScheduleFree(parameters, lr=lr)
@@ -50,10 +50,10 @@ def make_optimizer(kind: str, parameters: Any, lr: float = 0.05) -> torch.optim.
 
 
 class SilentSGD(torch.optim.Optimizer):
-    """Gradient descent whose `step()` returns None and takes no closure."""
+    """Gradient descent whose `step()` returns None."""
 
     @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
