@@ -199,10 +199,12 @@ class Scratch:
         """Applies a diff without context, with `git apply --unidiff-zero`. Raises: GitError if it does not fit."""
         self.git("apply", "--unidiff-zero", "--index", "-", stdin=diff)
 
-    def commit_mail(self, mail: bytes) -> None:
-        """Commits a mail with plain `git am`. Raises: GitError if it does not fit; nothing is left in progress."""
+    def commit_mails(self, mails: Sequence[bytes]) -> None:
+        """Commits mails with plain `git am`. Raises: GitError if one does not fit; then none is committed."""
+        if not mails:
+            return
         try:
-            self.git("am", "--quiet", "--keep-cr", stdin=mail)
+            self.git("am", "--quiet", "--keep-cr", stdin=b"".join(mails))
         except GitError:
             self.git("am", "--abort")
             raise
@@ -261,8 +263,7 @@ def apply_mails(root: Path, mails: Sequence[bytes], branch: str, touched: Iterab
         side = Path(folder) / "tree"
         git(root, "worktree", "add", "--quiet", "--detach", str(side), "HEAD")
         try:
-            for mail in mails:
-                git(side, *_EXACT, "am", "--quiet", "--keep-cr", stdin=mail)
+            git(side, *_EXACT, "am", "--quiet", "--keep-cr", stdin=b"".join(mails))
             tip = git(side, "rev-parse", "HEAD").decode().strip()
         finally:
             git(root, "worktree", "remove", "--force", str(side))

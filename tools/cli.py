@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -222,11 +223,11 @@ def run_verb(out: Path) -> None:
     """Does it all: the newest releases and the pinned Diffusers base in, proven patches and two observed runs out."""
     from .run import run
 
-    _exit(False, not run(out, click.echo))
+    _exit(False, not run(out))
 
 
 def _print_diff(changed: Iterable[Inspected]) -> None:
-    stdout = click.get_binary_stream("stdout")
+    stdout = sys.stdout.buffer
     for file in changed:
         assert file.before is not None and file.after is not None
         try:

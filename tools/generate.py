@@ -132,8 +132,7 @@ def prove(made: Generated) -> str:
             clean.apply_exactly(diff)
         tree = clean.tree()
         clean.reset()
-        for mail in made.patches(context=3):
-            clean.commit_mail(mail)
+        clean.commit_mails(made.patches(context=3))
         different = [path for path, data in wanted.items() if (clean.root / path).read_bytes() != data]
         if different or clean.tree() != tree:
             raise CannotRun(f"the patches of {made.upstream.name} do not give what they should in {different or tree}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .catalog import Upstream
 from .patch import Patch, Series, Tree
@@ -88,7 +88,7 @@ def _left_out(series: Series) -> str:
     return "\n\n".join(parts) if len(parts) > 1 else ""
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     if not rows:
         return ""
     lines = [head, tuple("---" for _ in head), *rows]

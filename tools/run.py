@@ -87,11 +87,16 @@ def _finish(made: Generated, out: Path, say: Say, bar: tqdm) -> Generated:
     """Proves a series, writes its mails, and tells what it came to."""
     tree = prove(made)
     folder = export(made, out)
-    files = {path for patch in made.series.patches for path in patch.changes}
+    num_patches = _counted(len(made.series.patches), "patch", "patches")
+    num_files = _counted(len({path for patch in made.series.patches for path in patch.changes}), "file")
     pinned = "" if made.tree.is_exact else ", not the pinned base"
     say(f"{made.upstream.name} {made.tree.base}{pinned}, series {made.series.name}:")
     say(f"    found      {summary(store.file_reports(made.series))}")
-    say(f"    generated  {len(made.series.patches)} patches of {len(files)} files in {folder}")
+    say(f"    generated  {num_patches} of {num_files} in {folder}")
     say(f"    applies    as mails and without context, both to tree {tree}")
     bar.update()
     return made
+
+
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

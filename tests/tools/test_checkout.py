@@ -120,14 +120,14 @@ class TestScratch:
         )
         monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
         with scratch({"a.py": ("100644", b"a\r\n")}, DATE) as clean:
-            clean.commit_mail(mail("a.py", b"a\r\n", b"b\r\n"))
+            clean.commit_mails([mail("a.py", b"a\r\n", b"b\r\n")])
             assert clean.git("cat-file", "blob", "HEAD:a.py") == b"b\r\n"
 
     def test_a_mail_that_does_not_fit_leaves_nothing_in_progress(self):
         with scratch({"a.py": ("100644", b"a\n")}, DATE) as clean:
             with pytest.raises(CannotRun, match="patch does not apply"):
-                clean.commit_mail(mail("a.py", b"other\n", b"b\n"))
-            clean.commit_mail(mail("a.py", b"a\n", b"b\n"))
+                clean.commit_mails([mail("a.py", b"other\n", b"b\n")])
+            clean.commit_mails([mail("a.py", b"a\n", b"b\n")])
             assert (clean.root / "a.py").read_bytes() == b"b\n"
 
     def test_it_is_gone_afterwards(self):

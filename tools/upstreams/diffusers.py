@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ..codes import CODES
 from ..patch import Series, Tree
 from ..scripts import Kind, Revision, codes, extend, gate, listed, moved, script_series
 
 PILOT = "examples/text_to_image/train_text_to_image.py"
+_TOLD = ("gated", "reset-added")  # what every message says anyway
 _THEIRS = ("examples/research_projects/", "examples/community/")
 
 
@@ -23,22 +25,14 @@ def _gate_body(path: str, revision: Revision) -> str:
         "Ask Accelerate whether the update was applied. The answer belongs to the last attempt and is stale between "
         "sync boundaries, so both are asked together.",
     ]
-    if _drops_loss(revision):
+    if "reset-added" in found:
         parts.append(
             "The loss that was accumulated for a skipped update is dropped at its sync boundary. Without that it "
             "would be added to the next logged value."
         )
-    if len(found) > 1 or sum(found.values()) > 1:
-        parts.append("Places changed: " + listed([f"{count} x {code}" for code, count in sorted(found.items())]) + ".")
+    parts += [f"Besides, {CODES[code]}." for code in sorted(found) if code in CODES and code not in _TOLD]
     parts.append("A run in which nothing is skipped is unchanged.")
     return "\n\n".join(parts)
-
-
-def _drops_loss(revision: Revision) -> bool:
-    """Whether the rewrite brought an arm that resets what a skipped update had accumulated."""
-    return revision.after.count(b"elif accelerator.sync_gradients:") > revision.before.count(
-        b"elif accelerator.sync_gradients:"
-    )
 
 
 def _budget_body(path: str, _: Revision) -> str:
@@ -94,7 +88,7 @@ _GATE_LEFT_OUT = """\
 - Clipping stays under the plain sync test: gradients are clipped at every attempt.
 - The number of epochs stays as it is, so a run with skipped updates can end below `max_train_steps`; series `budget`
   changes that and is kept apart because it is a matter of taste.
-- Resuming computes the epoch from `global_step`. With skipped updates that can only go back in the data, never forward.
+- Resuming computes the epoch from `global_step`. With skipped updates it can only go back in the data, not forward.
 - A prepared scheduler already stands still on a skipped update: Accelerate sees to that.
 """
 
