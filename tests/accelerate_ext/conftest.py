@@ -44,7 +44,7 @@ def make_optimizer(kind: str, parameters: Any, lr: float = 0.05) -> torch.optim.
         "adamw fused": lambda: torch.optim.AdamW(parameters, lr=lr, fused=True),
         "sgd": lambda: torch.optim.SGD(parameters, lr=lr),
         "sgd fused": lambda: torch.optim.SGD(parameters, lr=lr, fused=True),
-        "silent": lambda: SilentSGD(parameters, dict(lr=lr)),
+        "silent": lambda: SilentSGD(parameters, {"lr": lr}),
     }
     return makers[kind]()
 
@@ -181,7 +181,9 @@ def either(request: pytest.FixtureRequest) -> type:
 def scaled() -> Callable[..., Any]:
     """An Accelerator of this package with a GradScaler on the CPU: `scaled(init_scale=..., options={...})`."""
 
-    def make_scaled(cls: type = accelerate_ext.Accelerator, options: dict[str, Any] | None = None, **scaler: Any) -> Any:
+    def make_scaled(
+        cls: type = accelerate_ext.Accelerator, options: dict[str, Any] | None = None, **scaler: Any
+    ) -> Any:
         accelerator = cls(cpu=True, **(options or {}))
         accelerator.scaler = torch.amp.GradScaler("cpu", **{"init_scale": 16.0, **scaler})
         accelerator.native_amp = True

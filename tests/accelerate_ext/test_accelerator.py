@@ -35,7 +35,9 @@ def assert_same(one, other) -> None:
 @pytest.mark.parametrize("clip", [None, 0.1])
 @pytest.mark.parametrize("scaler", [None, {"init_scale": 16.0, "growth_interval": 2}], ids=["fp32", "scaled"])
 def test_a_finite_run_is_bit_identical_to_plain_accelerate(loop, kind, accumulation, clip, scaler):
-    options = dict(optimizer=kind, batches=10, accumulation=accumulation, clip=clip, scaler=scaler)  # 10: short last window
+    options = dict(
+        optimizer=kind, batches=10, accumulation=accumulation, clip=clip, scaler=scaler
+    )  # 10: short last window
     plain = loop(accelerate.Accelerator, **options).run()
     ours = loop(accelerate_ext.Accelerator, **options).run()
     for name in ("weights", "lrs", "losses", "scales", "flags"):
@@ -120,7 +122,9 @@ def test_growth_in_the_update_that_recovers_does_not_hide_a_skip(loop):
 @pytest.mark.parametrize("kind", ["adamw", "adamw fused"])
 @pytest.mark.parametrize("backoff", [0.25, 0.999, 1 - 1e-9])
 def test_any_backoff_factor_will_do(loop, kind, backoff):
-    record = loop(optimizer=kind, infinite=[1], batches=3, scaler={"init_scale": 16.0, "backoff_factor": backoff}).run()
+    record = loop(
+        optimizer=kind, infinite=[1], batches=3, scaler={"init_scale": 16.0, "backoff_factor": backoff}
+    ).run()
     assert record.flags == [False, True, False]
     assert record.accelerator.applied_step == 2
 

@@ -33,7 +33,9 @@ def test_fact_1_an_update_has_three_states(loop):
     assert record.outcomes == [idle, idle, "skipped", idle, idle, "applied"]
 
 
-@pytest.mark.parametrize(("cls", "seen"), [(accelerate.Accelerator, [True, True]), (accelerate_ext.Accelerator, [True, False])])
+@pytest.mark.parametrize(
+    ("cls", "seen"), [(accelerate.Accelerator, [True, True]), (accelerate_ext.Accelerator, [True, False])]
+)
 def test_fact_2_one_optimizers_skip_does_not_hide_the_other_ones_update(scaled, cls, seen):
     accelerator = scaled(cls)
     first, second = small_model(), small_model()

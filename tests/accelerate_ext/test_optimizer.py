@@ -1,0 +1,115 @@
+"""The prepared optimizer that counts."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import accelerate
+import pytest
+import torch
+from accelerate.optimizer import AcceleratedOptimizer
+
+from accelerate_ext.optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
+
+COPIES = {
+    "pickle": lambda optimizer: pickle.loads(pickle.dumps(optimizer)),
+    "deepcopy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("kind", ["adamw", "adamw fused", "sgd", "schedulefree"])
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_has_the_counts_and_counts_for_itself(loop, kind, how):
+    record = loop(optimizer=kind, infinite=[1, 3], batches=4).run()
+    copied = COPIES[how](record.optimizer)
+    assert isinstance(copied, CountedOptimizer)
+    assert (copied.attempted_step, copied.applied_step, copied.skipped_steps) == (4, 2, 2)
+    assert copied.step_was_skipped
+    assert copied.state_dict().keys() == record.optimizer.state_dict().keys()
+    parameter = copied.param_groups[0]["params"][0]
+    copied.scaler.scale(parameter.sum()).backward()
+    copied.step()
+    copied.zero_grad()
+    assert (copied.applied_step, copied.step_was_skipped) == (3, False)
+    assert record.optimizer.applied_step == record.accelerator.applied_step == 2
+
+
+def test_a_copy_can_be_prepared_again(loop):
+    record = loop(batches=2).run()
+    copied = copy.deepcopy(record.optimizer)
+    assert record.accelerator.prepare_optimizer(copied) is copied
+    record.accelerator.backward(copied.param_groups[0]["params"][0].sum())
+    copied.step()
+    assert copied.applied_step == 3
+    assert record.accelerator.update_applied
+
+
+class Renamed(AcceleratedOptimizer):
+    """Somebody else's prepared optimizer."""
+
+    def where(self) -> str:
+        return "here"
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_subclass_of_the_prepared_optimizer_keeps_its_class(how):
+    accelerate.Accelerator(cpu=True)
+    optimizer = Renamed(torch.optim.SGD(torch.nn.Linear(1, 1).parameters()))
+    counted = count_steps_of(optimizer)
+    counted.start_counting(None, None)
+    assert counted is optimizer
+    copied = COPIES[how](counted)
+    assert isinstance(copied, Renamed) and isinstance(copied, CountedOptimizer)
+    assert copied.where() == "here"
+    stop_counting_steps_of(counted)
+    assert type(optimizer) is Renamed
+
+
+def test_everything_else_about_the_optimizer_is_as_before(loop):
+    plain = loop(accelerate.Accelerator, batches=2).run().optimizer
+    ours = loop(batches=2).run().optimizer
+    assert isinstance(ours, AcceleratedOptimizer)
+    assert isinstance(ours, torch.optim.Optimizer)
+    assert ours.defaults == plain.defaults
+    assert vars(ours.optimizer).keys() == vars(plain.optimizer).keys()
+
+
+def test_the_scheduler_keeps_its_tie_to_the_optimizer(loop):
+    record = loop(batches=1).run()
+    assert record.scheduler.optimizers == [record.optimizer]
+    assert record.accelerator._optimizers[0] is record.optimizer
+
+
+def test_a_parameter_group_that_is_added_later_is_watched(loop):
+    record, _ = loop(scaler=None).prepare()
+    extra = torch.nn.Parameter(torch.ones(()))
+    record.optimizer.add_param_group({"params": [extra]})
+    (extra * 2).backward()
+    record.optimizer.step()
+    assert record.optimizer.applied_step == 1
+
+
+def test_a_closure_is_passed_on(loop):
+    record, loader = loop(scaler=None).prepare()
+    called = []
+    record.accelerator.backward(record.model(next(iter(loader))).mean())
+    record.optimizer.step(lambda: called.append(1))
+    assert called == [1]
+    assert record.optimizer.applied_step == 1
+
+
+def test_an_error_in_the_step_is_no_update(loop):
+    record, _ = loop().prepare()
+    record.accelerator.backward(torch.ones((), requires_grad=True) * 1)  # reaches no parameter of the optimizer
+    with pytest.raises(AssertionError, match="No inf checks"):
+        record.optimizer.step()
+    assert record.accelerator.attempted_step == record.optimizer.attempted_step == 0
+    assert isinstance(record.optimizer.scaler, torch.amp.GradScaler)
+
+
+def test_a_wrapped_scheduler_patch_on_the_inner_step_survives(loop):
+    plain = loop(accelerate.Accelerator, infinite=[1], batches=3).run()
+    ours = loop(infinite=[1], batches=3).run()
+    for name in ("_step_count", "last_epoch"):
+        assert getattr(ours.scheduler.scheduler, name) == getattr(plain.scheduler.scheduler, name)

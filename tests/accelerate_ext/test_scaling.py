@@ -1,0 +1,224 @@
+"""Several optimizers under one GradScaler."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+INF = float("inf")
+ONE = torch.ones(1, 1)
+
+
+@pytest.fixture(params=["sgd", "sgd fused"])
+def pair(request, scaled, make):
+    """An Accelerator with two models and two optimizers: `pair(scale=..., mixed_precision=...)`."""
+
+    def make_pair(**options):
+        scaler = options.pop("scaler", {})
+        accelerator = scaled(options=options, **scaler)
+        models = [nn.Linear(1, 1, bias=False) for _ in range(2)]
+        for model in models:
+            nn.init.zeros_(model.weight)
+        optimizers = [make(request.param, model.parameters(), lr=1.0) for model in models]
+        return accelerator, *accelerator.prepare(*models, *optimizers)
+
+    return make_pair
+
+
+def count_updates(accelerator):
+    calls = []
+    update = accelerator.scaler.update
+    accelerator.scaler.update = lambda *args: (calls.append(1), update(*args))[1]
+    return calls
+
+
+def test_the_scale_is_updated_once_an_attempt_at_its_end(pair):
+    accelerator, first, second, one, two = pair()
+    calls = count_updates(accelerator)
+    with accelerator.attempt(first, second) as update:
+        accelerator.backward((first(ONE) + second(ONE)).sum() * INF)
+        one.step()
+        two.step()
+        assert calls == []
+    assert calls == [1]
+    assert accelerator.scaler.get_scale() == 8.0  # both overflowed: halved once
+    assert update.skipped
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+def test_either_optimizer_may_overflow(pair, bad):
+    accelerator, first, second, one, two = pair()
+    factors = [-2.0, -2.0]
+    factors[bad] = INF
+    with accelerator.attempt(first, second) as update:
+        accelerator.backward(first(ONE).sum() * factors[0] + second(ONE).sum() * factors[1])
+        for optimizer in (one, two):
+            optimizer.step()
+            optimizer.zero_grad()
+    weights = [first.weight.item(), second.weight.item()]
+    assert weights[bad] == 0.0
+    assert weights[1 - bad] == 2.0
+    assert [one.step_was_skipped, two.step_was_skipped] == [bad == 0, bad == 1]
+    assert [one.applied_step, two.applied_step] == [int(bad == 1), int(bad == 0)]
+    assert not update.applied
+    assert accelerator.skipped_steps == 1
+
+
+def test_outside_of_windows_the_scale_waits_for_the_second_step(pair):
+    accelerator, first, second, one, two = pair()
+    calls = count_updates(accelerator)
+    for _ in range(2):
+        accelerator.backward(first(ONE).sum() * INF + second(ONE).sum() * -2)
+        one.step()
+        assert len(calls) == accelerator.attempted_step - 1
+        two.step()
+        assert len(calls) == accelerator.attempted_step
+        one.zero_grad()
+        two.zero_grad()
+    assert second.weight.item() == 4.0
+    assert accelerator.attempted_step == 2
+
+
+def test_outside_of_windows_a_backward_pass_ends_the_attempt(pair):
+    accelerator, first, second, one, two = pair()
+    for factor in (INF, -2.0):
+        for model, optimizer in ((first, one), (second, two)):
+            accelerator.backward(model(ONE).sum() * factor)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert (first.weight.item(), second.weight.item()) == (2.0, 2.0)
+    assert (one.applied_step, two.applied_step, accelerator.attempted_step) == (1, 1, 4)
+
+
+def test_a_gan_may_step_twice_within_one_window(pair):
+    accelerator, first, second, one, two = pair()
+    with accelerator.attempt(first, second) as update:
+        accelerator.backward(first(ONE).sum() * INF)
+        one.step()
+        one.zero_grad()
+        two.zero_grad()
+        accelerator.backward(second(ONE).sum() * -2)
+        two.step()
+        two.zero_grad()
+    assert (first.weight.item(), second.weight.item()) == (0.0, 2.0)
+    assert accelerator.scaler.get_scale() == 8.0
+    assert (one.skipped_steps, two.applied_step) == (1, 1)
+    assert update.skipped
+
+
+@pytest.mark.parametrize("factors", [(INF, -2.0), (-2.0, INF), (-2.0, -2.0)])
+def test_one_optimizer_may_step_twice_within_one_window(pair, factors):
+    accelerator, first, second, one, two = pair()
+    with accelerator.attempt(first, second) as update:
+        accelerator.backward(second(ONE).sum() * -2)
+        for factor in factors:
+            accelerator.backward(first(ONE).sum() * factor)
+            one.step()
+            one.zero_grad()
+        two.step()
+        two.zero_grad()
+    finite = sum(factor != INF for factor in factors)
+    assert (first.weight.item(), second.weight.item()) == (2.0 * finite, 2.0)
+    assert accelerator.scaler.get_scale() == (16.0 if finite == 2 else 8.0)
+    assert (one.attempted_step, one.applied_step) == (2, finite)
+    assert update.applied == (finite == 2)
+
+
+def test_gradients_accumulated_over_micro_batches_keep_one_scale(pair):
+    accelerator, first, second, one, two = pair(gradient_accumulation_steps=2)
+    for _ in range(2):
+        with accelerator.accumulate(first, second):
+            accelerator.backward(first(ONE).sum() * INF)
+            one.step()
+            one.zero_grad()
+            accelerator.backward(second(ONE).sum() * -2)
+            two.step()
+            two.zero_grad()
+    assert second.weight.item() == 2.0
+
+
+def test_clipping_each_model_unscales_each_optimizer_once(pair):
+    accelerator, first, second, one, two = pair(mixed_precision="fp16")
+    with accelerator.accumulate(first, second):
+        accelerator.backward(first(ONE).sum() * -2 + second(ONE).sum() * -3)
+        norms = [accelerator.clip_grad_norm_(model.parameters(), 100.0).item() for model in (first, second)]
+        one.step()
+        two.step()
+    assert norms == [2.0, 3.0]
+    assert (first.weight.item(), second.weight.item()) == (2.0, 3.0)
+
+
+def test_clipping_by_turns_leaves_the_other_models_next_gradients_scaled(pair):
+    accelerator, first, second, one, two = pair(mixed_precision="fp16")
+    with accelerator.accumulate(first, second):
+        for model, optimizer in ((first, one), (second, two)):
+            accelerator.backward(first(ONE).sum() * -2 + second(ONE).sum() * -2)  # reaches both, as through a GAN
+            accelerator.clip_grad_norm_(model.parameters(), 100.0)
+            optimizer.step()
+            one.zero_grad()
+            two.zero_grad()
+    assert (first.weight.item(), second.weight.item()) == (2.0, 2.0)
+
+
+def test_unscaling_all_by_hand_and_dropping_gradients_starts_over(pair):
+    accelerator, first, second, one, two = pair(mixed_precision="fp16")
+    with accelerator.accumulate(first, second):
+        accelerator.backward((first(ONE) + second(ONE)).sum() * -2)
+        accelerator.unscale_gradients()
+        one.step()
+        two.zero_grad()
+        accelerator.backward(second(ONE).sum() * -2)
+        two.step()
+    assert (first.weight.item(), second.weight.item()) == (2.0, 2.0)
+
+
+def test_clipping_by_value_unscales_once(pair):
+    accelerator, first, second, one, two = pair(mixed_precision="fp16")
+    with accelerator.accumulate(first, second):
+        accelerator.backward((first(ONE) + second(ONE)).sum() * -2)
+        accelerator.clip_grad_value_([*first.parameters(), *second.parameters()], 1.5)
+        one.step()
+        two.step()
+    assert (first.weight.item(), second.weight.item()) == (1.5, 1.5)
+
+
+def test_unscaling_before_gradients_are_complete_is_still_an_error(pair):
+    accelerator, first, _, one, _ = pair(mixed_precision="fp16")
+    with accelerator.accumulate(first):
+        accelerator.backward(first(ONE).sum())
+        accelerator.unscale_gradients(one)
+        accelerator.backward(first(ONE).sum())
+        with pytest.raises(RuntimeError, match="unscale_"):
+            accelerator.unscale_gradients(one)
+
+
+def test_a_guard_by_hand_behind_clipping_backs_the_scale_off_and_goes_on(pair):
+    accelerator, first, second, one, two = pair(mixed_precision="fp16")
+    for factor in (INF, -2.0):
+        with accelerator.accumulate(first, second):
+            accelerator.backward((first(ONE) + second(ONE)).sum() * factor)
+            norm = accelerator.clip_grad_norm_([*first.parameters(), *second.parameters()], 100.0)
+            if norm.isfinite():
+                one.step()
+                two.step()
+            one.zero_grad()
+            two.zero_grad()
+    assert (first.weight.item(), second.weight.item()) == (2.0, 2.0)
+    assert accelerator.scaler.get_scale() == 8.0
+    assert (accelerator.applied_step, accelerator.skipped_steps) == (1, 1)
+
+
+def test_an_exception_in_the_window_leaves_no_update_behind(pair):
+    accelerator, first, second, one, two = pair()
+    with pytest.raises(KeyError), accelerator.accumulate(first, second):
+        accelerator.backward((first(ONE) + second(ONE)).sum() * -2)
+        one.step()
+        raise KeyError
+    two.zero_grad()
+    with accelerator.accumulate(first, second):
+        accelerator.backward((first(ONE) + second(ONE)).sum() * -2)
+        one.step()
+        two.step()
+    assert two.applied_step == 1
+    assert accelerator.applied_step == 2
