@@ -50,7 +50,7 @@ def ask_everything(accelerator):
 
 
 def test_without_a_scaler_nothing_is_read(loop):
-    count, record = reads_of(loop, Accelerator, "adamw", watch=ask_everything, scaler=None)
+    count, _ = reads_of(loop, Accelerator, "sgd", watch=ask_everything, scaler=None)
     assert count == 0
 
 
@@ -81,7 +81,7 @@ def test_a_fused_optimizer_costs_one_read_an_update_when_asked(loop):
     assert count == 20
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("adamw", 20), ("adamw fused", 0)])
+@pytest.mark.parametrize(("kind", "expected"), [("sgd", 20), ("sgd fused", 0), ("adamw fused", 0)])
 def test_the_guard_reads_once_an_update_and_not_at_all_when_fused(loop, kind, expected):
     options = {"skip_nonfinite": True}
     count, record = reads_of(loop, Accelerator, kind, scaler=None, options=options)
