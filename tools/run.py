@@ -13,10 +13,12 @@ from . import catalog
 from . import series as store
 from .catalog import Upstream
 from .checkout import GitTree
+from .demo.trainer_runs import OVERFLOW_AT, has_torch, trainer_tables
 from .errors import Unavailable
 from .generate import Generated, export, generate, open_source, prove
 from .release import WheelTree, download
 from .report import summary
+from .trainer.released_copy import changed_files
 
 Say = Callable[[str], None]
 Source = GitTree | WheelTree
@@ -37,9 +39,12 @@ def run(out: Path) -> bool:
         def say(line: str) -> None:
             tqdm.write(line, file=sys.stdout)
 
-        made = {name: _newest(rows[name], out, say, bar) for name in RELEASES}
+        made = [_newest(rows[name], out, say, bar) for name in RELEASES]
         _examples(rows, out, say, bar)
-    return all(one.series.patches for one in made.values())
+        bar.set_postfix_str("Trainer runs")
+        is_right = _trainer(made, say)
+        bar.update()
+    return is_right and all(one.series.patches for one in made)
 
 
 def _newest(row: Upstream, out: Path, say: Say, bar: tqdm) -> Generated:
@@ -96,6 +101,23 @@ def _finish(made: Generated, out: Path, say: Say, bar: tqdm) -> Generated:
     say(f"    applies    as mails and without context, both to tree {tree}")
     bar.update()
     return made
+
+
+def _trainer(made: list[Generated], say: Say) -> bool:
+    """The same Trainer run on unpatched and patched releases; True if the patched one counts right."""
+    if not has_torch():
+        say("the Trainer runs are left out: this Python has no torch")
+        return True
+    wheels = {one.upstream.name: download(one.upstream, one.tree.base) for one in made}
+    changes = {path: data for one in made for path, data in changed_files(one.series).items()}
+    tables = trainer_tables(wheels, changes)
+    releases = " and ".join(f"{one.upstream.name} {one.tree.base}" for one in reversed(made))
+    for table in tables:
+        say(
+            f"\nTrainer of {releases}, optim={table.optimizer}, 6 steps, overflow at attempt {OVERFLOW_AT}:\n"
+        )
+        say(table.text.rstrip())
+    return all(table.is_right for table in tables)
 
 
 def _counted(number: int, one: str, many: str = "") -> str:
