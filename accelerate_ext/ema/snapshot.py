@@ -11,7 +11,8 @@ File names, in one folder a run:
 
 Metadata, all strings:
 
-    format           "accelerate_ext.ema/1"
+    format           "pt", without which Transformers and Accelerate load no file
+    snapshot_format  "accelerate_ext.ema/1"
     t                the clock of the averages: applied updates, or images where the run counts images
     unit             "updates" or "images"
     step             applied updates, whatever the unit
@@ -23,7 +24,8 @@ Metadata, all strings:
     rounding_error   what the cast to dtype cost: root mean square of the change over root mean square of the values
     copied           JSON list of names that are copies, not averages
     tied             JSON object, other name -> the name it is stored under
-    shards           sharded files only: JSON object, name -> {"shape": of the whole tensor, "offset": of this part}
+    shards           sharded files only: JSON object, name -> {"shape": of the whole tensor, "offset": of this part};
+                     tensors that are not in it are whole, and in the first rank's file only
 
 Other files in the folder (`set-aside/`, names that start with a dot) are not snapshots. A file is written under a
 name that starts with a dot, synchronised, and renamed: what has a snapshot's name is whole.
@@ -31,19 +33,14 @@ name that starts with a dot, synchronised, and renamed: what has a snapshot's na
 
 from __future__ import annotations
 
-import contextlib
 import json
-import math
-import mmap
 import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 
-import torch
-
-from .header import Entry, SnapshotError, read_header
+from .header import SnapshotError, read_header
+from .readers import FileReader
 
 FORMAT = "accelerate_ext.ema/1"
 NAME = re.compile(r"(?P<t>\d{12,})-(?P<sigma_rel>\d\.\d{6})(\.rank(?P<rank>\d{5})-of-(?P<world>\d{5}))?\.safetensors")
@@ -80,11 +77,16 @@ class Snapshot:
         paths = shard_paths(path)
         if missing := [str(part) for part in paths if not part.exists()]:
             raise SnapshotError(f"{path} is one rank's part of a snapshot; also needed: {', '.join(missing)}")
+        return cls.read_file(path, paths)
+
+    @classmethod
+    def read_file(cls, path: Path, paths: tuple[Path, ...]) -> Snapshot:
+        """As `read`, by the header of the first of `paths`, without looking for other ranks' files."""
         _, metadata = read_header(paths[0])
-        if metadata.get("format") != FORMAT:
-            found = metadata.get("format", "none")
+        if metadata.get("snapshot_format") != FORMAT:
+            found = metadata.get("snapshot_format", "none")
             raise SnapshotError(
-                f"{path} must be a snapshot with the format {FORMAT!r} in its metadata, found {found!r}"
+                f"{path} must have {FORMAT!r} as snapshot_format in its metadata, found {found!r}"
             )
         try:
             return cls(
@@ -105,9 +107,9 @@ class Snapshot:
         except (KeyError, ValueError, TypeError) as error:
             raise SnapshotError(f"{path} lacks or garbles the metadata entry {error}; remove it") from error
 
-    def open(self) -> SnapshotReader:
-        """Memory-mapped access to the tensors; a context manager."""
-        return SnapshotReader(self.paths or (self.path,))
+    def open(self) -> FileReader:
+        """Its tensors, of all ranks' files together, read piece by piece; the caller closes it."""
+        return FileReader(self.paths or (self.path,))
 
 
 def shard_paths(path: Path) -> tuple[Path, ...]:
@@ -117,112 +119,6 @@ def shard_paths(path: Path) -> tuple[Path, ...]:
         return (path,)
     stem, world = path.name.split(".rank")[0], int(match["world"])
     return tuple(path.with_name(f"{stem}.rank{rank:05d}-of-{world:05d}.safetensors") for rank in range(world))
-
-
-class SnapshotReader:
-    """The tensors of one snapshot, or of any safetensors file, mapped into memory: what is not asked for is not read.
-
-    Example:
-        with snapshot.open() as tensors:
-            for name in tensors.names:
-                mean = tensors.piece(name, 0, 1000).double().mean()
-    """
-
-    def __init__(self, paths: tuple[Path, ...]):
-        self._stack = contextlib.ExitStack()
-        self._parts: dict[str, list[tuple[mmap.mmap, Entry, tuple[int, ...]]]] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        with contextlib.ExitStack() as opened:
-            for path in paths:
-                self._add_file(path, opened)
-            self._stack = opened.pop_all()
-        self._check_covered(paths)
-
-    def _add_file(self, path: Path, opened: contextlib.ExitStack) -> None:
-        entries, metadata = read_header(path)
-        shards = json.loads(metadata.get("shards", "{}"))
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        opened.callback(_close, mapped)
-        for name, entry in entries.items():
-            shard = shards.get(name, {"shape": entry.shape, "offset": (0,) * len(entry.shape)})
-            self._shapes.setdefault(name, tuple(shard["shape"]))
-            self._parts.setdefault(name, []).append((mapped, entry, tuple(shard["offset"])))
-
-    def _check_covered(self, paths: tuple[Path, ...]) -> None:
-        for name, parts in self._parts.items():
-            held, needed = sum(math.prod(entry.shape) for _, entry, _ in parts), math.prod(self._shapes[name])
-            if held != needed:
-                self.close()
-                raise SnapshotError(f"{paths[0]}: {name!r} needs {needed} elements, its parts hold {held}; remove it")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Tensor names, in the order in which they lie in the file."""
-        return tuple(self._parts)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of the whole tensor."""
-        return self._shapes[name]
-
-    def dtype(self, name: str) -> torch.dtype:
-        """Dtype as stored."""
-        return self._parts[name][0][1].dtype
-
-    def tensor(self, name: str) -> torch.Tensor:
-        """The whole tensor, mapped (no copy) when one file holds it; valid until `close`."""
-        parts, shape = self._parts[name], self._shapes[name]
-        if len(parts) == 1:
-            return _view(*parts[0][:2]).view(shape)
-        whole = torch.empty(shape, dtype=self.dtype(name))
-        for mapped, entry, offset in parts:
-            where = tuple(slice(at, at + size) for at, size in zip(offset, entry.shape, strict=True))
-            whole[where] = _view(mapped, entry).view(entry.shape)
-        return whole
-
-    def piece(self, name: str, start: int, stop: int) -> torch.Tensor:
-        """Elements `start` to `stop` of the flattened tensor. Of a tensor in parts along its first dimension, only
-        those parts are read that hold them; parts along another dimension are put together first.
-        """
-        parts, shape = self._parts[name], self._shapes[name]
-        if len(parts) == 1:
-            return _view(*parts[0][:2])[start:stop]
-        if any(entry.shape[1:] != shape[1:] for _, entry, _ in parts):
-            return self.tensor(name).view(-1)[start:stop]
-        row = math.prod(shape[1:])
-        pieces = []
-        for mapped, entry, offset in sorted(parts, key=lambda part: part[2]):
-            first, size = offset[0] * row, math.prod(entry.shape)
-            if first < stop and first + size > start:
-                pieces.append(_view(mapped, entry)[max(0, start - first) : min(size, stop - first)])
-        return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
-
-    def close(self) -> None:
-        """Give the mapped memory back, as soon as no tensor looks at it any more."""
-        self._stack.close()
-
-    def __enter__(self) -> SnapshotReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _view(mapped: mmap.mmap, entry: Entry) -> torch.Tensor:
-    if entry.start == entry.stop:
-        return torch.empty(0, dtype=entry.dtype)
-    size = (entry.stop - entry.start) // entry.dtype.itemsize
-    if entry.start % entry.dtype.itemsize:
-        data = bytearray(mapped[entry.start : entry.stop])
-        return torch.frombuffer(data, dtype=entry.dtype)
-    return torch.frombuffer(mapped, dtype=entry.dtype, count=size, offset=entry.start)
-
-
-def _close(mapped: mmap.mmap) -> None:
-    with contextlib.suppress(BufferError):  # a tensor still looks at it: it goes when the tensor goes
-        mapped.close()
 
 
 def list_snapshots(directory: str | os.PathLike[str]) -> list[Snapshot]:

@@ -1,0 +1,209 @@
+"""Averages whose length is chosen after training: power-function profiles, and snapshots of them.
+
+Example:
+    ema = PostHocEMA(model, sigma_rel=(0.05, 0.10))
+    for batch in loader:
+        ...
+        ema.update(accelerator.applied_step)
+        if accelerator.applied_step % 1000 == 0:
+            ema.snapshot("snapshots")
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import distributed
+from .average import Average
+from .clock import Reading
+from .header import SnapshotError
+from .parameters import Model
+from .plan import Plan
+from .profile import gamma_from_sigma_rel
+from .snapshot import FORMAT, Snapshot
+from .snapshot_folder import Owner, claim, file_name
+from .snapshot_writer import Job, stored_dtype, write_snapshots
+from .weighting import PowerWeighting
+
+
+class PostHocEMA(Average):
+    """Averages with power-function profiles, from whose snapshots any other averaging length can be built afterwards.
+
+    Args:
+        sigma_rel: widths of the averages, as fractions of training; one or several, at most 0.2887 each. Taken from
+            the plan unless given.
+        plan: when to write snapshots; `update` then writes them into `directory`, and needs a `t` on the host.
+        snapshot_dtype: of the snapshots: float32, bfloat16 or float16.
+        run: identity of the run, by which its snapshots are known; made up unless given, and kept by `state_dict`.
+    Source: arXiv:2312.02696.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        sigma_rel: float | Sequence[float] | None = None,
+        *,
+        plan: Plan | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        snapshot_dtype: torch.dtype | str = torch.float32,
+        run: str | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        include_frozen: bool = False,
+    ):
+        self.sigma_rel = _widths(sigma_rel, plan)
+        if (plan is None) != (directory is None):
+            raise ValueError("`plan` and `directory` go together: when snapshots are written, and where")
+        self.gamma = tuple(gamma_from_sigma_rel(width) for width in self.sigma_rel)
+        super().__init__(model, PowerWeighting(self.gamma), dtype=dtype, device=device, include_frozen=include_frozen)
+        self._plan, self._directory = plan, None if directory is None else Path(directory)
+        self._snapshot_dtype = stored_dtype(snapshot_dtype)
+        self.run = run or secrets.token_hex(8)
+        if self.parameters.is_sharded:
+            self.run = distributed.from_first(self.run)
+        self._reached = 0
+        self._claimed: set[Path] = set()
+
+    def averages(self, sigma_rel: float | None = None) -> dict[str, torch.Tensor]:
+        if sigma_rel is not None and sigma_rel not in self.sigma_rel:
+            raise ValueError(
+                f"`sigma_rel` must be one of {self.sigma_rel}, got {sigma_rel}; others are built afterwards"
+            )
+        return self._storage.averages(0 if sigma_rel is None else self.sigma_rel.index(sigma_rel))
+
+    def update(self, t: int | torch.Tensor, *, n: int | torch.Tensor | None = None) -> None:
+        if self._plan is None:
+            return super().update(t, n=n)
+        if isinstance(t, torch.Tensor):
+            raise TypeError("a plan needs `t` as an int: whether to write a file is decided on the host")
+        before = self.t
+        super().update(t, n=n)
+        if self._directory is not None and self._plan.is_due(before, self.t):
+            self.snapshot(self._directory)
+        return None
+
+    update.__doc__ = Average.update.__doc__
+
+    def snapshot(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        dtype: torch.dtype | str | None = None,
+        sharded: bool = False,
+        set_aside: bool = False,
+    ) -> list[Path]:
+        """Write the averages as they are now, one file each, whole or not at all; what is there already stays.
+
+        The folder must be this run's. Snapshots of it from after the state that was loaded last are moved to its
+        sub-folder `set-aside`. Of a sharded model every process must call this; of others the first process writes.
+
+        Args:
+            dtype: float32, bfloat16 or float16; that of `snapshot_dtype` unless given.
+            sharded: of a sharded model, each process writes its own parts; else the first one gathers and writes.
+            set_aside: move snapshots of other runs, widths or parameters out of the way, where they are refused else.
+        Raises: SnapshotError naming files in the way, or averages that hold NaN; OSError when there is no space.
+        """
+        kept, directory = stored_dtype(dtype or self._snapshot_dtype), Path(directory)
+        now = self._catch_up()
+        self._claim(directory, set_aside)
+        is_parted = sharded and self.parameters.is_sharded
+        world = distributed.world_size() if is_parted else 1
+        firsts = [directory / file_name(now.now, s, 0 if is_parted else None, world) for s in self.sigma_rel]
+        missing = self._missing(firsts, kept)
+        jobs = [self._job(directory, index, now, world if is_parted else None) for index in missing]
+        if jobs:
+            write_snapshots(self.parameters, jobs, kept, is_parted)
+        return firsts
+
+    def _catch_up(self) -> Reading:
+        """The averages brought up to the last step seen, where a long run keeps them a few steps behind."""
+        if self._stored is not None:
+            raise RuntimeError("the model holds lent weights: call `restore` before a snapshot")
+        self._look()
+        if (weights := self._clock.flush()) is not None:
+            self._storage.move(weights)
+        now = self._clock.read()
+        if now.now == 0:
+            raise ValueError(
+                "there is nothing to write before the first applied update: call `update(t)` with t above 0"
+            )
+        return now
+
+    def _claim(self, directory: Path, set_aside: bool) -> None:
+        if directory.absolute() in self._claimed:
+            return
+        owner = Owner(self.run, self.sigma_rel, self.parameters.digest, self._clock.read().unit or "updates")
+        error: Exception | None = None
+        if distributed.rank() == 0:
+            try:
+                claim(directory, owner, self._reached, set_aside)
+            except Exception as caught:
+                error = caught
+        if self.parameters.is_sharded and (errors := distributed.all_errors(error)) and error is None:
+            raise SnapshotError("; ".join(errors))
+        if error is not None:
+            raise error
+        self._claimed.add(directory.absolute())
+
+    def _missing(self, paths: list[Path], dtype: torch.dtype) -> list[int]:
+        """Which averages are not there yet, the same on all processes of a sharded model."""
+        missing, others = [], []
+        for index, path in enumerate(paths):
+            if not path.exists():
+                missing.append(index)
+            elif (held := Snapshot.read(path).dtype) != str(dtype).removeprefix("torch."):
+                others.append(f"{path} exists already, in {held}; it was not overwritten")
+        if self.parameters.is_sharded:
+            missing, others = distributed.from_first((missing, others))
+        if others:
+            raise SnapshotError("; ".join(others))
+        return missing
+
+    def _job(self, directory: Path, index: int, now: Reading, world: int | None) -> Job:
+        width = self.sigma_rel[index]
+        rank = None if world is None else distributed.rank()
+        metadata = {
+            "format": "pt",
+            "snapshot_format": FORMAT,
+            "t": str(now.now),
+            "unit": now.unit or "updates",
+            "step": str(now.step),
+            "sigma_rel": f"{width:.17g}",
+            "gamma": f"{self.gamma[index]:.17g}",
+            "run": self.run,
+        }
+        return Job(directory / file_name(now.now, width, rank, world or 1), self._storage.averages(index), metadata)
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"run": self.run}
+
+    state_dict.__doc__ = Average.state_dict.__doc__
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue exactly where `state_dict` was taken, as the same run; later snapshots no longer belong to it.
+
+        Raises: ValueError saying all that differs; nothing is loaded then.
+        """
+        super().load_state_dict(state)
+        self.run = state.get("run", self.run)
+        self._reached = self.t
+        self._claimed.clear()
+
+    def _settings(self) -> dict[str, Any]:
+        return super()._settings() | {"sigma_rel": list(self.sigma_rel)}
+
+
+def _widths(sigma_rel: float | Sequence[float] | None, plan: Plan | None) -> tuple[float, ...]:
+    if sigma_rel is None:
+        sigma_rel = (0.05, 0.10) if plan is None else plan.sigma_rel
+    widths = tuple(float(width) for width in (sigma_rel if isinstance(sigma_rel, Sequence) else (sigma_rel,)))
+    names = [f"{width:.6f}" for width in widths]
+    if not widths or len(set(names)) < len(names):
+        raise ValueError(f"`sigma_rel` must be one or several widths that differ by 1e-6 or more, got {widths}")
+    return widths

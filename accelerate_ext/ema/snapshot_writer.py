@@ -1,0 +1,194 @@
+"""Writing averages as model files: names, copies, casts, ranks; all averages of a moment, or none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from . import distributed
+from .parameters import ParameterSet
+from .stream_file import Slot, StreamFile, synchronise_folder
+
+DTYPE_NAMES = {
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+}
+
+Layout = dict[str, dict[str, list[int]] | None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One average to be written to `path` with `metadata`."""
+
+    path: Path
+    averages: Mapping[str, torch.Tensor]
+    metadata: Mapping[str, str]
+
+
+def stored_dtype(dtype: torch.dtype | str) -> torch.dtype:
+    """The dtype by any of its names. Raises: ValueError unless float32, bfloat16 or float16."""
+    found = DTYPE_NAMES.get(dtype) if isinstance(dtype, str) else dtype
+    if found is None or found not in DTYPE_NAMES.values():
+        raise ValueError(f"snapshots are float32, bfloat16 or float16, got {dtype!r}")
+    return found
+
+
+def write_snapshots(parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype, sharded: bool) -> None:
+    """Write every job's file, or none of them, with the frozen parameters and buffers as they stand.
+
+    Of a sharded model every process must call this. Files of whole tensors are written by the first process, which
+    holds one whole tensor at a time; with `sharded`, each process writes its parts. Without sharded parameters the
+    first process writes, and the others return at once.
+
+    Raises: SnapshotError naming tensors with NaN; OSError with what to do. On all processes, if on any.
+    """
+    if not parameters.is_sharded:
+        if distributed.rank() == 0:
+            _publish(_write_parts(parameters, jobs, dtype, None))
+        return
+    files: list[StreamFile] = []
+    error: Exception | None = None
+    try:
+        if sharded:
+            files = _write_parts(parameters, jobs, dtype, _layout(parameters))
+        else:
+            files, error = _write_gathered(parameters, jobs, dtype)
+    except Exception as caught:
+        error = caught
+    errors = distributed.all_errors(error)
+    try:
+        if error is not None:
+            raise error
+        if errors:
+            raise RuntimeError("another process could not write its part of the snapshot: " + "; ".join(errors))
+        _publish(files)
+    finally:
+        for file in files:
+            file.abandon()
+        distributed.barrier()
+
+
+def _write_parts(
+    parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype, layout: Layout | None
+) -> list[StreamFile]:
+    """Finished files of this process's tensors, one thread a file."""
+
+    def write(job: Job) -> StreamFile:
+        held = _contents(parameters, job)
+        tensors = {name: distributed.local(held[name]) for name in (held if layout is None else layout)}
+        shards = {"shards": json.dumps({name: part for name, part in layout.items() if part})} if layout else {}
+        slots = _slots(parameters, tensors, dtype)
+        file = StreamFile(job.path, slots, _metadata(parameters, job, dtype) | shards)
+        try:
+            for slot in slots:
+                file.add(tensors[slot.name])
+            file.finish()
+        except BaseException:
+            file.abandon()
+            raise
+        return file
+
+    return _all_or_none([lambda job=job: write(job) for job in jobs])  # type: ignore[misc]
+
+
+def _all_or_none(tasks: Sequence[Callable[[], StreamFile]]) -> list[StreamFile]:
+    with ThreadPoolExecutor(max_workers=min(len(tasks), 4)) as pool:
+        futures = [pool.submit(task) for task in tasks]
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    files = [future.result() for future in futures if future.exception() is None]
+    if errors:
+        for file in files:
+            file.abandon()
+        raise errors[0]
+    return files
+
+
+def _write_gathered(
+    parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype
+) -> tuple[list[StreamFile], Exception | None]:
+    """Files of whole tensors on the first process, finished or with the error. All processes take part to the end."""
+    files: list[StreamFile] = []
+    error: Exception | None = None
+    is_first = distributed.rank() == 0
+    like = parameters.given | parameters.copied()
+    for job in jobs:
+        contents = _contents(parameters, job)
+        slots = _slots(parameters, like, dtype)
+        try:
+            if is_first and error is None:
+                files.append(StreamFile(job.path, slots, _metadata(parameters, job, dtype)))
+        except Exception as caught:
+            error = caught
+        for slot in slots:
+            tensor = distributed.whole(distributed.local(contents[slot.name]), like[slot.name])
+            try:
+                if is_first and error is None:
+                    files[-1].add(tensor)
+            except Exception as caught:
+                error = caught
+        try:
+            if is_first and error is None:
+                files[-1].finish()
+        except Exception as caught:
+            error = caught
+    return files, error
+
+
+def _publish(files: Sequence[StreamFile]) -> None:
+    try:
+        for file in files:
+            file.publish()
+    finally:
+        for file in files:
+            file.abandon()
+    if files:
+        synchronise_folder(files[0].path.parent)
+
+
+def _contents(parameters: ParameterSet, job: Job) -> dict[str, torch.Tensor]:
+    """Parts of the averages, and what is copied, which may be sharded."""
+    return dict(job.averages) | parameters.copied()
+
+
+def _slots(parameters: ParameterSet, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> list[Slot]:
+    """In the model's order, wide dtypes first, so that every tensor is aligned in the file."""
+
+    def slot(name: str, tensor: torch.Tensor) -> Slot:
+        is_average = name in parameters.averaged
+        kept = torch.complex64 if tensor.is_complex() else dtype
+        return Slot(name, kept if is_average else tensor.dtype, tuple(tensor.shape), is_average)
+
+    return sorted((slot(*item) for item in tensors.items()), key=lambda slot: -slot.dtype.itemsize)
+
+
+def _metadata(parameters: ParameterSet, job: Job, dtype: torch.dtype) -> dict[str, str]:
+    return {
+        **job.metadata,
+        "dtype": str(dtype).removeprefix("torch."),
+        "parameter_set": parameters.digest,
+        "copied": json.dumps(sorted(parameters.copied())),
+        "tied": json.dumps(parameters.tied),
+    }
+
+
+def _layout(parameters: ParameterSet) -> Layout:
+    """What this process writes of a sharded model, and where its parts lie in the whole; None for whole tensors."""
+    layout: Layout = {}
+    for name, tensor in (parameters.given | parameters.copied()).items():
+        shape, offset = distributed.place(tensor)
+        if not distributed.is_sharded(tensor) or not tensor.numel():
+            if distributed.rank() == 0:
+                layout[name] = None
+        elif distributed.is_first_copy(tensor) and 0 not in shape:
+            layout[name] = {"shape": list(tensor.shape), "offset": list(offset)}
+    return layout

@@ -1,0 +1,148 @@
+"""How much of the model goes into an average at an update that covers any number of steps, on the host or a device.
+
+A weighting answers three questions about the step that an average has seen and the step that it is told: is it time to
+move, with what weight, and the same without asking the device (`on_device`), where the answers are tensors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from . import profile
+
+NUM_BLOCKS = 32_768
+"""In float32, a power-function average stands still when it moves by too little at once. It moves at most this many
+times in a span of t, which costs nothing: one update that covers k steps has the weight of k updates."""
+NUM_STRATA = 4_096
+
+
+class Weighting(Protocol):
+    """What an average needs to know of its profile."""
+
+    @property
+    def num_averages(self) -> int:
+        """How many averages the weighting is for."""
+
+    def is_due(self, last: int, now: int) -> bool:
+        """Whether the averages move at `now`, when `last` is the step they have seen."""
+
+    def new_weights(self, last: int, now: int) -> list[float]:
+        """The weight of the model in each average, for the steps after `last` up to `now`."""
+
+    def on_device(self, last: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """`is_due` () and `new_weights` (A,), as float64; 0 where not due."""
+
+
+@dataclass(frozen=True)
+class PowerWeighting:
+    """Power-function profiles with the exponents `gammas`. Source: arXiv:2312.02696, section 3.1."""
+
+    gammas: tuple[float, ...]
+
+    @property
+    def num_averages(self) -> int:
+        return len(self.gammas)
+
+    def is_due(self, last: int, now: int) -> bool:
+        return now - last >= max(1, now // NUM_BLOCKS)
+
+    def new_weights(self, last: int, now: int) -> list[float]:
+        return [profile.new_weight(gamma, last, now) for gamma in self.gammas]
+
+    def on_device(self, last: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        covered = now - last
+        due = covered >= torch.clamp(now // NUM_BLOCKS, min=1)
+        fraction = covered.to(_float(now)) / torch.clamp(now, min=1)
+        kept = torch.log1p(-fraction)
+        weights = torch.stack([-torch.expm1((gamma + 1) * kept) for gamma in self.gammas])
+        return due, torch.where(due, weights, torch.zeros_like(weights))
+
+
+@dataclass(frozen=True)
+class DecayWeighting:
+    """A constant decay, or one that warms up, by the argument names of Diffusers' EMAModel.
+
+    use_ema_warmup: None for a constant decay; True for 1 - (1 + step / inv_gamma)^-power; False for the growth that
+    EMAModel has without its warm-up, (1 + step) / (10 + step). All are held between min_decay and decay. Steps count
+    from update_after_step + 1, up to which the average is a copy of the model.
+    """
+
+    decay: float = 0.9999
+    min_decay: float = 0.0
+    update_after_step: int = 0
+    use_ema_warmup: bool | None = None
+    inv_gamma: float = 1.0
+    power: float = 2 / 3
+    num_averages: int = 1
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if not 0 <= self.decay <= 1:
+            wrong.append(f"`decay` must lie between 0 and 1, got {self.decay}")
+        if not 0 <= self.min_decay <= 1:
+            wrong.append(f"`min_decay` must lie between 0 and 1, got {self.min_decay}")
+        if self.update_after_step < 0 or int(self.update_after_step) != self.update_after_step:
+            wrong.append(f"`update_after_step` must be a step, 0 or more, got {self.update_after_step}")
+        if not self.inv_gamma > 0 or not self.power > 0:
+            wrong.append(f"`inv_gamma` and `power` must be above 0, got {self.inv_gamma} and {self.power}")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+    def decay_at(self, step: int) -> float:
+        """What the average is multiplied by at applied step `step`."""
+        since = step - self.update_after_step - 1
+        if since <= 0:
+            return 0.0
+        if self.use_ema_warmup is None:
+            wanted = self.decay
+        elif self.use_ema_warmup:
+            wanted = 1 - (1 + since / self.inv_gamma) ** -self.power
+        else:
+            wanted = (1 + since) / (10 + since)
+        return max(min(wanted, self.decay), self.min_decay)
+
+    def is_due(self, last: int, now: int) -> bool:
+        return now > last
+
+    def new_weights(self, last: int, now: int) -> list[float]:
+        if now - last == 1:
+            return [1 - self.decay_at(now)]
+        if last <= self.update_after_step:
+            return [1.0]
+        num = min(now - last, NUM_STRATA)
+        width = (now - last) / num
+        decays = [self.decay_at(last + (index + 0.5) * width + 0.5) for index in range(num)]  # type: ignore[arg-type]
+        if min(decays) <= 0:
+            return [1.0]
+        return [-math.expm1(width * float(np.sum(np.log(decays))))]
+
+    def on_device(self, last: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        due, dtype = now > last, _float(now)
+        num = torch.clamp(now - last, min=1, max=NUM_STRATA)
+        width = (now - last).to(dtype) / num
+        index = torch.arange(NUM_STRATA, device=now.device)
+        since = last.to(dtype) + (index + 0.5) * width - (self.update_after_step + 0.5)
+        decays = self._decays(torch.clamp(since, min=0))
+        total = (torch.where(index < num, torch.log(decays), torch.zeros_like(decays)) * width).sum()
+        single = 1 - decays[0]
+        weight = torch.where(now - last == 1, single, -torch.expm1(total))
+        weight = torch.where(last <= self.update_after_step, torch.ones_like(weight), weight)
+        return due, torch.where(due, weight, torch.zeros_like(weight)).reshape(1)
+
+    def _decays(self, since: torch.Tensor) -> torch.Tensor:
+        if self.use_ema_warmup is None:
+            wanted = torch.full_like(since, self.decay)
+        elif self.use_ema_warmup:
+            wanted = 1 - (1 + since / self.inv_gamma) ** -self.power
+        else:
+            wanted = (1 + since) / (10 + since)
+        return torch.clamp(torch.clamp(wanted, max=self.decay), min=self.min_decay)
+
+
+def _float(like: torch.Tensor) -> torch.dtype:
+    return torch.float32 if like.device.type == "mps" else torch.float64  # MPS has no float64
