@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import re
 import subprocess
 import sys
@@ -81,6 +82,18 @@ def test_committed_patches_carry_no_context_lines() -> None:
             elif in_hunk and line[:1] not in (b"+", b"-", b"\\", b""):
                 found.append(f"{path.relative_to(ROOT)}:{number}")
     assert found == []
+
+
+def test_every_package_is_installed_and_none_is_called_tools() -> None:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    listed = config["options"]["packages"].split()
+    folders = {
+        path.parent.relative_to(ROOT) for package in ("accelerate_ext", "tools") for path in python_files(package)
+    }
+    names = [".".join(folder.parts).replace("tools", "accelerate_ext_tools", 1) for folder in folders]
+    assert sorted(listed) == sorted(names)
+    assert all((folder / "__init__.py").is_file() for folder in (ROOT / name for name in folders))
 
 
 def tracked_text() -> Iterator[tuple[str, str]]:

@@ -1,0 +1,1 @@
+"""Reads training loops from a syntax tree: what is prepared, what steps, what guards, what counts."""
