@@ -1,0 +1,140 @@
+"""Attaching to an Accelerator that was made elsewhere, and detaching."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import weakref
+
+import accelerate
+import pytest
+import torch
+
+import accelerate_ext
+from accelerate_ext import attach, detach
+
+
+class Custom(accelerate.Accelerator):
+    """Somebody else's Accelerator."""
+
+    def where(self) -> str:
+        return "here"
+
+
+def test_attaching_before_preparing_counts(loop):
+    training = loop(lambda **options: attach(accelerate.Accelerator(**options)), infinite=[1], batches=4)
+    record = training.run()
+    assert (record.accelerator.applied_step, record.accelerator.skipped_steps) == (3, 1)
+
+
+def test_attaching_later_counts_from_there_on(loop):
+    training = loop(accelerate.Accelerator, infinite=[1], batches=4)
+    record, loader = training.prepare()
+    optimizer = record.optimizer
+    training.train(record, loader)
+    assert attach(record.accelerator) is record.accelerator
+    training.train(record, loader)
+    assert record.optimizer is optimizer
+    assert (record.accelerator.applied_step, optimizer.applied_step) == (3, 3)
+    assert record.scheduler.optimizers == [optimizer]
+
+
+def test_options_are_those_of_the_subclass(loop):
+    accelerator = attach(accelerate.Accelerator(cpu=True), skip_nonfinite=True, max_consecutive_skips=3)
+    assert accelerator.max_consecutive_skips == 3
+    assert accelerator._attempts.guard is not None
+
+
+def test_attaching_twice_is_attaching_once():
+    accelerator = attach(accelerate.Accelerator(cpu=True))
+    attempts = accelerator._attempts
+    assert attach(accelerator) is accelerator
+    assert accelerator._attempts is attempts
+    assert len(accelerator._save_model_state_pre_hook) == 1
+
+
+def snapshot(accelerator, optimizer):
+    return (
+        type(accelerator),
+        set(vars(accelerator)),
+        type(optimizer),
+        set(vars(optimizer)),
+        dict(accelerator._save_model_state_pre_hook),
+        dict(accelerator._load_model_state_pre_hook),
+        [parameter._post_accumulate_grad_hooks for group in optimizer.param_groups for parameter in group["params"]],
+    )
+
+
+@pytest.mark.parametrize("cls", [accelerate.Accelerator, Custom])
+@pytest.mark.parametrize("scaler", [None, {"init_scale": 16.0}])
+def test_detaching_undoes_it(loop, cls, scaler):
+    training = loop(cls, infinite=[1], batches=3, scaler=scaler, bad_value=1.0 if scaler is None else float("inf"))
+    record, loader = training.prepare()
+    before = snapshot(record.accelerator, record.optimizer)
+    attach(record.accelerator)
+    assert isinstance(record.accelerator, cls) and isinstance(record.accelerator, accelerate_ext.Accelerator)
+    assert detach(record.accelerator) is record.accelerator
+    after = snapshot(record.accelerator, record.optimizer)
+    assert [list(hooks or ()) for hooks in before[-1]] == [list(hooks or ()) for hooks in after[-1]]
+    assert before[:-1] == after[:-1]
+    training.train(record, loader)
+    plain = loop(cls, infinite=[1], batches=3, scaler=scaler, bad_value=training.bad_value).run()
+    assert all(torch.equal(one, other) for one, other in zip(record.weights, plain.weights, strict=True))
+
+
+def test_detaching_after_training_leaves_the_flag_of_the_last_step(loop):
+    record = loop(infinite=[2], batches=3).run()
+    detach(record.accelerator)
+    assert type(record.accelerator) is accelerate.Accelerator
+    assert record.optimizer.step_was_skipped
+
+
+def test_a_subclass_keeps_its_methods():
+    accelerator = attach(Custom(cpu=True))
+    assert accelerator.where() == "here"
+    assert type(accelerator).__name__ == "Custom"
+
+
+def test_detaching_a_plain_accelerator_does_nothing():
+    accelerator = accelerate.Accelerator(cpu=True)
+    assert detach(accelerator) is accelerator
+
+
+def test_anything_else_is_refused():
+    with pytest.raises(TypeError, match=r"`accelerator` must be an accelerate\.Accelerator, got int"):
+        attach(3)
+
+
+def test_a_refused_option_changes_nothing():
+    accelerator = accelerate.Accelerator(cpu=True)
+    with pytest.raises(ValueError, match="`max_consecutive_skips`"):
+        attach(accelerator, max_consecutive_skips=0)
+    assert type(accelerator) is accelerate.Accelerator
+
+
+def test_an_accelerator_can_be_freed(forget):
+    import gc
+
+    accelerator = accelerate_ext.Accelerator(cpu=True)
+    model = torch.nn.Linear(1, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+    gone = weakref.ref(accelerator)
+    del accelerator, model, optimizer
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.processes
+@pytest.mark.xdist_group("imports")
+def test_importing_loads_neither_transformers_nor_anything_else_that_is_heavy():
+    code = (
+        "import accelerate, sys; before = set(sys.modules); import accelerate_ext; "
+        "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert loaded == ["accelerate_ext"]
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'accelerate_ext' has no attribute 'nothing'"):
+        accelerate_ext.nothing  # noqa: B018

@@ -1,0 +1,80 @@
+"""Verdicts and updates."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from accelerate_ext.update import Update, Verdict
+from benchmarks.device_reads import DeviceReads
+
+
+def on_device(skipped: bool) -> Verdict:
+    return Verdict(found_inf=torch.full((), float(skipped)))
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_a_verdict_on_the_device_is_read_once(skipped):
+    verdict = on_device(skipped)
+    assert not verdict.is_known
+    with DeviceReads() as reads:
+        assert [verdict.skipped for _ in range(3)] == [skipped] * 3
+    assert reads.count == 1
+    assert verdict.is_known
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("second", [False, True])
+@pytest.mark.parametrize("kinds", [(Verdict, Verdict), (Verdict, on_device), (on_device, on_device)])
+def test_an_attempt_is_skipped_when_any_of_its_steps_was(first, second, kinds):
+    assert Verdict.of_all([kinds[0](first), kinds[1](second)]).skipped == (first or second)
+
+
+def test_combining_reads_nothing():
+    with DeviceReads() as reads:
+        Verdict.of_all([on_device(True), on_device(False), Verdict(False)])
+    assert reads.count == 0
+
+
+def test_a_fresh_update_is_not_attempted():
+    update = Update()
+    assert (update.attempted, update.applied, update.skipped) == (False, False, False)
+    assert update.outcome == "not attempted"
+    assert repr(update) == "<Update: not attempted>"
+
+
+@pytest.mark.parametrize(("skipped", "outcome"), [(False, "applied"), (True, "skipped")])
+def test_a_step_decides(skipped, outcome):
+    update = Update()
+    optimizer = object()
+    update.add(optimizer, Verdict(skipped))
+    assert (update.attempted, update.applied, update.skipped) == (True, not skipped, skipped)
+    assert update.outcome == outcome
+    assert update.was_skipped_for(optimizer) == skipped
+    assert not update.was_skipped_for(object())
+
+
+def test_showing_an_update_reads_nothing():
+    update = Update()
+    update.add(object(), on_device(True))
+    with DeviceReads() as reads:
+        assert repr(update) == "<Update: attempted, the answer is on the device>"
+    assert reads.count == 0
+
+
+def test_closing_without_a_step_is_a_skip_until_a_step_comes():
+    update = Update()
+    optimizer = object()
+    update.close_without_step((optimizer,))
+    assert update.skipped and update.was_skipped_for(optimizer)
+    update.add(optimizer, Verdict(False))
+    assert update.applied and not update.was_skipped_for(optimizer)
+
+
+def test_the_last_step_of_an_optimizer_is_the_one_it_reports():
+    update = Update()
+    optimizer = object()
+    update.add(optimizer, Verdict(True))
+    update.add(optimizer, Verdict(False))
+    assert not update.was_skipped_for(optimizer)
+    assert not update.applied
