@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..checkpoint import StoredCounts
 from .header import SnapshotError
 from .profile import RAW, check_t, gamma_from_sigma_rel
 from .readers import FileReader, Reader, open_weights
@@ -160,12 +161,8 @@ def _step_of(named: Path, weights: Path, table: Mapping[str, float]) -> float:
             if name in table:
                 return float(table[name])
         raise SnapshotError(f"{named} is not in the table of steps; it lists: {', '.join(list(table)[:10])}")
-    counted = named / "applied_step.json"
-    if counted.is_file():
-        try:
-            return float(json.loads(counted.read_text())["applied"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise SnapshotError(f"{counted} must be JSON with an entry `applied` ({error!r}); remove it") from error
+    if counted := StoredCounts.read(named):
+        return check_t(counted.attempts["applied"])
     step = step_from_name(named)
     if not step:
         raise SnapshotError(f"{named} has no step above 0 in its name; give a table of steps")

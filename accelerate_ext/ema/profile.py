@@ -100,7 +100,10 @@ def step_weights(t: int, gamma: float) -> Array:
 
     Shapes: result (t,), oldest first.
     """
-    return np.array([mass(tau - 1, tau, t, gamma) for tau in range(1, int(check_t(t)) + 1)])
+    exponent = check_gamma(gamma, raw=False) + 1
+    tau = np.arange(1, int(check_t(t)) + 1, dtype=np.float64)
+    with np.errstate(divide="ignore"):  # the first step takes all that lies before it
+        return np.asarray((tau / t) ** exponent * -np.expm1(exponent * np.log1p(-1 / tau)), dtype=np.float64)
 
 
 def moments(t: float, gamma: float) -> tuple[float, float]:

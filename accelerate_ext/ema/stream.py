@@ -23,7 +23,9 @@ from .profile import Array
 from .readers import Reader
 
 PIECE_ELEMENTS = 2**16
-BLOCK_BYTES = 2**24
+BLOCK_BYTES = 2**23
+SAMPLE_TENSORS = 128
+SAMPLE_ELEMENTS = 4096
 
 
 class Sink(Protocol):
@@ -84,9 +86,8 @@ class Sums:
         Raises: SnapshotError naming the file and tensor if a stored value is nan or infinite.
         """
         spans = self._spans()
-        pieces = (
-            (span, at, min(span.size, at + self._length)) for span in spans for at in range(0, span.size, self._length)
-        )
+        starts = ((span, at) for span in spans for at in range(0, span.size, self._length))
+        pieces = ((span, at, min(span.size, at + self._length)) for span, at in starts)
         lock, stop = threading.Lock(), threading.Event()
 
         def work() -> None:
@@ -119,7 +120,7 @@ class Sums:
         spans: list[_Span] = []
         groups: list[list[str]] = []
         for name, matrix in self._weights.items():
-            used = np.flatnonzero((matrix != 0).any(axis=1))
+            used = np.flatnonzero((matrix != 0).any(axis=1)).tolist()
             last = groups[-1][-1] if groups else None
             if (
                 last is not None
@@ -144,7 +145,7 @@ class Sums:
             self._stored[index].reader.read(name, start, stop, difference)
             difference.sub_(reference)
         block = block[: len(recipe.others) + 1, :count]
-        result = torch.mm(recipe.matrix, block)
+        result = recipe.combine(block)
         if not bool(torch.isfinite(result).all()):
             result = self._careful(span, start, stop, block)
         for column, index in recipe.copies:
@@ -170,18 +171,19 @@ class Sums:
         kept = block[0].clone()
         block[1:] -= kept
         block[:, constant] = 0
-        result = span.recipe.matrix @ block
+        result = span.recipe.combine(block)
         result[:, constant] = kept[constant]
         return result
 
 
 @dataclass(frozen=True)
 class _Recipe:
-    """Weights as a small matrix (O, 1 + others) on the reference and the differences from it."""
+    """Weights of the differences from the reference (O, others), and of the reference itself (O,)."""
 
     reference: int
     others: list[int]
     matrix: torch.Tensor
+    totals: torch.Tensor
     copies: list[tuple[int, int]]
 
     @classmethod
@@ -189,24 +191,29 @@ class _Recipe:
         used = np.flatnonzero((weights != 0).any(axis=1))
         reference = int(used[np.argmax(np.abs(weights[used]).sum(axis=1))])
         others = [int(index) for index in used if index != reference]
-        matrix = np.concatenate([weights.sum(axis=0)[None], weights[others]]).T
+        totals = weights.sum(axis=0)
+        totals[np.abs(totals - 1) < 1e-9] = 1  # what a constraint has left of rounding
         single = [(column, np.flatnonzero(weights[:, column])) for column in range(weights.shape[1])]
         copies = [(column, int(at[0])) for column, at in single if len(at) == 1 and weights[at[0], column] == 1]
-        return cls(reference, others, torch.from_numpy(np.ascontiguousarray(matrix)).to(dtype), copies)
+        matrix = torch.from_numpy(np.ascontiguousarray(weights[others].T))
+        return cls(reference, others, matrix.to(dtype), torch.from_numpy(totals).to(dtype), copies)
+
+    def combine(self, block: torch.Tensor) -> torch.Tensor:
+        """Shapes: block (1 + others, elements), the reference first; result (O, elements)."""
+        result = self.matrix @ block[1:]  # small numbers first: they keep their digits
+        return result.addr_(self.totals, block[0])
 
 
-def pairwise_sums(
-    stored: Sequence[Stored], names: Sequence[str], per_tensor: int = 4096, most_tensors: int = 128
-) -> tuple[Array, Array, int]:
+def pairwise_sums(stored: Sequence[Stored], names: Sequence[str]) -> tuple[Array, Array, int]:
     """Mean square differences between all pairs, and mean squares, over a sample of the elements.
 
     Shapes: result (I, I) and (I,), and the number of elements looked at.
     """
     squares = np.zeros((len(stored), len(stored)))
     norms, total = np.zeros(len(stored)), 0
-    for name in names[:: -(-len(names) // most_tensors)]:
+    for name in names[:: -(-len(names) // SAMPLE_TENSORS)]:
         size = int(np.prod(stored[0].reader.shape(name), dtype=np.int64))
-        count = min(size, per_tensor)
+        count = min(size, SAMPLE_ELEMENTS)
         start = (size - count) // 2
         block = torch.empty(len(stored), count, dtype=torch.float64)
         for row, source in enumerate(stored):
