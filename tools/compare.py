@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -17,10 +17,9 @@ _Holder = ast.stmt | ast.excepthandler | ast.match_case
 class _Entry:
     """A statement without the statements inside it, and the arms that it stands in, outermost first."""
 
+    node: _Holder
     start: int
-    header_end: int
-    kind: str
-    header: str
+    end: int
     arms: tuple[tuple[int, str], ...]
 
 
@@ -28,26 +27,66 @@ def unaccounted(before: Source, after: Source, edits: Iterable[Edit]) -> list[st
     """Differences of the two trees that the edits do not explain; an empty list where all is well.
 
     Every statement of `before` must stand in `after` at the place the edits move it to, in the same arms and with the
-    same content, unless an edit reaches into it; statements that are new must lie in the text of an edit.
+    same content, unless an edit reaches into it; statements that are new must lie in the text of an edit. Statements at
+    the top of the file that no edit touches have the same text on both sides, so only the others are parsed again.
+
+    Raises: SourceError if the new text does not parse.
     """
     moves = _Moves(sorted(edits, key=lambda edit: (edit.start, edit.end)))
     if before.edited(moves.edits).text != after.text:
         return ["the text differs from what the edits give"]
-    old = list(_entries(before))
-    new = [entry for entry in _entries(after) if not moves.is_new(entry.start)]
+    faults: list[str] = []
+    for first, last in _touched(before, moves):
+        start, end = before.line_starts[first - 1], before.next_line(last)
+        part = Source(after.text[moves.moved_before(start) : moves.moved(end)])
+        faults += _compare(before, part, moves, (start, end))
+    return faults
+
+
+def _touched(before: Source, moves: _Moves) -> list[tuple[int, int]]:
+    """First and last line of each run of top statements that edits touch."""
+    runs: list[tuple[int, int]] = []
+    for node in before.tree.body:
+        first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
+        last = node.end_lineno or node.lineno
+        if moves.touches(before.line_starts[first - 1], before.next_line(last)):
+            if runs and runs[-1][1] >= first - 1:
+                first = runs.pop()[0]
+            runs.append((first, last))
+    return runs
+
+
+def _compare(before: Source, part: Source, moves: _Moves, span: tuple[int, int]) -> list[str]:
+    shift = moves.moved_before(span[0])
+    old = [entry for entry in _entries(before, span) if span[0] <= entry.start < span[1]]
+    new = [entry for entry in _entries(part) if not moves.is_new(entry.start + shift)]
     faults = []
     if len(old) != len(new):
         faults.append(f"{len(old)} statements went in and {len(new)} came out")
     for was, now in zip(old, new, strict=False):
-        place = f"line {bisect_right(before.line_starts, was.start)}"
+        place = f"line {bisect_right(before.line_starts, was.start)}: a {type(was.node).__name__}"
         arms = tuple((moves.moved(start), arm) for start, arm in was.arms)
-        if moves.moved(was.start) != now.start or was.kind != now.kind:
-            faults.append(f"{place}: a {was.kind} became a {now.kind} or moved")
-        elif arms != tuple(arm for arm in now.arms if not moves.is_new(arm[0])):
-            faults.append(f"{place}: a {was.kind} stands in another block")
-        elif was.header != now.header and not moves.touches(was.start, was.header_end):
-            faults.append(f"{place}: a {was.kind} that no edit touches has changed")
+        kept = tuple((start + shift, arm) for start, arm in now.arms if not moves.is_new(start + shift))
+        if moves.moved(was.start) != now.start + shift or type(was.node) is not type(now.node):
+            faults.append(f"{place} has moved or become a {type(now.node).__name__}")
+        elif arms != kept:
+            faults.append(f"{place} stands in another block")
+        elif not _same(was, now, moves, shift):
+            faults.append(f"{place} that no edit is meant to change has changed")
     return faults
+
+
+def _same(was: _Entry, now: _Entry, moves: _Moves, shift: int) -> bool:
+    """Whether a statement's content is the same, or changed by an edit that says more than white space.
+
+    Content with the same text between the same ends has the same tree; where only white space went in, it is compared.
+    """
+    touching = moves.inside(was.start, was.end)
+    if not touching:
+        return moves.moved(was.end) == now.end + shift
+    return any(edit.text.strip() or edit.end > edit.start for edit in touching) or _header(was.node) == _header(
+        now.node
+    )
 
 
 class _Moves:
@@ -64,25 +103,38 @@ class _Moves:
             self._shifts.append(self._shifts[-1] + len(edit.text) - (edit.end - edit.start))
 
     def moved(self, offset: int) -> int:
+        """Where the character at an offset stands afterwards: behind what is inserted there."""
         return offset + self._shifts[bisect_right(self._starts, offset)]
+
+    def moved_before(self, offset: int) -> int:
+        """Where what is inserted at an offset begins afterwards."""
+        return offset + self._shifts[bisect_left(self._starts, offset)]
 
     def is_new(self, offset: int) -> bool:
         index = bisect_right(self._new, (offset, float("inf"))) - 1
         return index >= 0 and self._new[index][0] <= offset < self._new[index][1]
 
     def touches(self, start: int, end: int) -> bool:
-        return any(edit.start <= end and edit.end >= start for edit in self.edits)
+        return any(start <= edit.end and edit.start <= end for edit in self.edits)
+
+    def inside(self, start: int, end: int) -> list[Edit]:
+        """The edits that reach into a statement, its end included and its start not."""
+        return [edit for edit in self.edits if edit.start <= end and edit.end >= start
+                and not (edit.end == start and edit.start == start)]  # fmt: skip
 
 
-def _entries(source: Source) -> Iterator[_Entry]:
-    stack: list[tuple[_Holder, tuple[tuple[int, str], ...]]] = [(node, ()) for node in reversed(source.tree.body)]
+def _entries(source: Source, span: tuple[int, int] | None = None) -> Iterator[_Entry]:
+    body = source.tree.body
+    if span is not None:
+        body = [node for node in body if span[0] <= source.span(node)[1] and source.span(node)[0] < span[1]]
+    stack: list[tuple[_Holder, tuple[tuple[int, str], ...]]] = [(node, ()) for node in reversed(body)]
     while stack:
         node, arms = stack.pop()
         start, end = _span(source, node)
         inner = [(arm, child) for arm in _ARMS for child in getattr(node, arm, None) or () if _holds(child)]
         if inner and not isinstance(node, ast.match_case):
             end = min(end, _span(source, inner[0][1])[0])
-        yield _Entry(start, end, type(node).__name__, _header(node), arms)
+        yield _Entry(node, start, end, arms)
         stack += [(child, (*arms, (start, arm))) for arm, child in reversed(inner)]
 
 
@@ -92,8 +144,8 @@ def _holds(node: object) -> bool:
 
 def _span(source: Source, node: _Holder) -> tuple[int, int]:
     if isinstance(node, ast.match_case):
-        pattern = node.pattern
-        return source.offset(pattern.lineno, pattern.col_offset), source.offset(pattern.lineno, pattern.col_offset)
+        start = source.offset(node.pattern.lineno, node.pattern.col_offset)
+        return start, start
     return source.span(node)
 
 
@@ -101,9 +153,6 @@ def _header(node: _Holder) -> str:
     """The node's content without the statements inside it; a lambda or a comprehension counts as content."""
     parts = []
     for name, value in ast.iter_fields(node):
-        if isinstance(value, list):
-            parts += [f"{name}:{ast.dump(item)}" if isinstance(item, ast.AST) else repr(item)
-                      for item in value if not _holds(item)]  # fmt: skip
-        else:
-            parts.append(f"{name}:{ast.dump(value) if isinstance(value, ast.AST) else value!r}")
+        items = [item for item in value if not _holds(item)] if isinstance(value, list) else [value]
+        parts += [f"{name}:{ast.dump(item) if isinstance(item, ast.AST) else repr(item)}" for item in items]
     return "|".join(parts)

@@ -44,11 +44,11 @@ class Work:
         self.blocks: list[Block] = Blocks(self.flow, self.traits).read()
 
     def report(self, node: ast.AST, kind: str, code: str, outcome: Outcome, message: str) -> None:
-        """Note a site at a node. One code is noted once for one place."""
+        """Note a site at a node, once."""
         line, col = getattr(node, "lineno", 1), getattr(node, "col_offset", 0)
         start = self.source.line_starts[line - 1]
         site = Site(line, self.source.offset(line, col) - start + 1, kind, code, outcome, message)
-        if not any((site.line, site.col, site.code) == (item.line, item.col, item.code) for item in self.sites):
+        if site not in self.sites:
             self.sites.append(site)
 
     def refuse(self, node: ast.AST, kind: str, refusal: Refusal) -> None:

@@ -83,7 +83,7 @@ class Blocks:
                     continue
             for inner in self._inner(node):
                 yield from self._visit(inner, scope)
-        if tail:
+        if tail and scope in self.flow.stepping:  # a function that is called behind a step is gated where it is called
             state = self.flow.before[tail[0]]
             yield Block(Role.TAIL, tail[0], scope, state, tail)
 
@@ -104,7 +104,7 @@ class Blocks:
 
     def _flagged(self, node: ast.If, test: Test, state: State, scope: Scope, rest: list[ast.stmt]) -> list[Block]:
         leaves = isinstance(node.body[-1], (ast.Continue, ast.Return, ast.Break, ast.Raise))
-        if test.find("skip", True) or test.needs_applied:
+        if test.find("skip", True) or test.needs_applied or test.spares_only_skips:
             return self._asking(node, test, state, scope, rest, leaves)
         if test.needs_sync:
             return self._guard(node, test, state, scope)
@@ -129,7 +129,7 @@ class Blocks:
             return [Block(Role.STALE, node, scope, asked, node.body, test)]
         if test.holds_on_skip and leaves and not node.orelse:
             return [Block(Role.APPLIED, node, scope, state, rest, test, is_gated=True, takes_rest=True)]
-        body = node.body if test.needs_applied else node.orelse
+        body = node.orelse if test.find("skip", True) else node.body
         return [Block(Role.APPLIED, node, scope, state, body, test, is_gated=True)]
 
     def _guard(self, node: ast.If, test: Test, state: State, scope: Scope) -> list[Block]:

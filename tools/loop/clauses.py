@@ -62,6 +62,11 @@ class Test:
         return self.find("skip", True) if self.is_any or len(self.clauses) == 1 else None
 
     @property
+    def spares_only_skips(self) -> bool:
+        """Whether the test is true but on a skipped update: `not (sync and skipped)`."""
+        return self.is_any and all(item.kind in ("sync", "skip") and not item.positive for item in self.clauses)
+
+    @property
     def others(self) -> tuple[Clause, ...]:
         return tuple(item for item in self.clauses if item.kind == "other")
 

@@ -185,7 +185,7 @@ class Flags:
             found += list(here.bindings) if not isinstance(here.node, ast.ClassDef) else []
             here = here.parent
         found += list(owner.bindings) if owner is not None else []
-        named = [name for name in found if self.objects.kind(scope, name) == "accelerator"]
+        named = [name for name in found if self.objects.may_be_accelerator(scope, name)]
         fitting = [name for name in named if self.objects.identity(scope, name) in wanted]
         if fitting or len({self.objects.identity(scope, name) for name in named}) == 1:
             return (fitting or named)[0]

@@ -212,12 +212,34 @@ class Flow:
         elif test.holds_without_sync:
             inside = replace(inside, sync=False) if len(test.clauses) == 1 else inside
             outside = replace(outside, sync=True)
-        if test.needs_applied:
+        if test.needs_applied or test.spares_only_skips:
             inside = replace(inside, is_gated=True)
         if test.holds_on_skip:
             outside = replace(outside, is_gated=True)
         body, other = self.walk(node.body, inside), self.walk(node.orelse, outside)
+        if not node.orelse and self._is_exhausted(node):
+            other = None
         return self._merged(node, test, state, body, other)
+
+    def _is_exhausted(self, node: ast.If) -> bool:
+        """Whether the arms up to this one compare a name with every constant that the function gives it."""
+        tested: dict[str, set[object]] = {}
+        arm: ast.stmt | None = node
+        while isinstance(arm, ast.If):
+            name, value = _equality(arm.test)
+            if name is None:
+                return False
+            tested.setdefault(name, set()).add(value)
+            place = self.script.places[arm]
+            parent = place.parent
+            arm = parent if isinstance(parent, ast.If) and parent.orelse == [arm] else None
+        if len(tested) != 1:
+            return False
+        (name, values), scope = next(iter(tested.items())), self.script.places[node].scope
+        given = [item.value for item in self.script.bindings(scope, name)]
+        return (
+            len(values) > 1 and bool(given) and all(isinstance(v, ast.Constant) and v.value in values for v in given)
+        )
 
     def _merged(self, node: ast.If, test: Test, state: State, body: State | None, other: State | None) -> State | None:
         if body is None:
@@ -296,6 +318,15 @@ class Flow:
         if not alive:
             return None
         return replace(state, paths=frozenset(path for end in alive for path in end.paths))
+
+
+def _equality(test: ast.expr) -> tuple[str | None, object]:
+    """The name and the constant of `name == constant`."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
+        right = test.comparators[0]
+        if isinstance(right, ast.Constant):
+            return key(test.left), right.value
+    return None, None
 
 
 def _is_wildcard(case: ast.match_case) -> bool:

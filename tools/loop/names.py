@@ -17,7 +17,7 @@ _EMA = re.compile(r"(^|_)(ema|swa)(_|\d|$)|^(ema|swa)|_?averaged?_model|(?<=[a-z
 _EMA_CLASS = re.compile(r"EMA(?![a-z])|^Ema|MovingAverage|AveragedModel|Averager", re.ASCII)
 _BAR = re.compile(r"bar$|pbar|progress|tqdm", re.IGNORECASE)
 _DATA = re.compile(r"micro|batch|sample|token|example|seen|consumed|attempt|epoch|skipp|data", re.IGNORECASE)
-_ACCELERATOR = re.compile(r"accelerator|^acc(el)?$", re.IGNORECASE)
+_ACCELERATOR = re.compile(r"accelerator\d?$|^acc(el)?$", re.IGNORECASE)
 
 
 def key(node: ast.AST | None) -> str | None:

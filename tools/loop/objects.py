@@ -49,6 +49,7 @@ class Objects:
     preparations: list[Preparation] = field(default_factory=list)
     is_opaque: bool = False  # something was prepared in a way that hides which names hold the results
     _kinds: dict[tuple[Scope, str], str] = field(default_factory=dict)
+    _identities: dict[tuple[Scope, str], Identity] = field(default_factory=dict)
     _zeroed: set[tuple[Scope, str]] | None = None
 
     def __post_init__(self) -> None:
@@ -57,6 +58,14 @@ class Objects:
 
     def identity(self, scope: Scope, name: str, depth: int = 6) -> Identity:
         """The object behind a key, through plain aliases and through parameters whose arguments the file shows."""
+        if (scope, name) not in self._identities:
+            found = self._identity(scope, name, depth)
+            if depth < 6:
+                return found
+            self._identities[scope, name] = found
+        return self._identities[scope, name]
+
+    def _identity(self, scope: Scope, name: str, depth: int) -> Identity:
         home = self.script.home(scope, name)
         found = home.bindings.get(name, [])
         if depth and len(found) == 1:
@@ -93,6 +102,14 @@ class Objects:
             self._kinds[who.scope, who.key] = ""  # an object that is made from itself has no kind
             self._kinds[who.scope, who.key] = self._kind(who, name)
         return self._kinds[who.scope, who.key]
+
+    def may_be_accelerator(self, scope: Scope, name: str) -> bool:
+        """`kind(...) == "accelerator"`, without a look at names that nothing suggests to be one."""
+        values = [item.value for item in self.script.bindings(scope, name)]
+        is_likely = names.suggests_accelerator(name) or any(
+            names.builds_accelerator(value) or isinstance(value, (ast.Name, ast.Attribute)) for value in values
+        )
+        return is_likely and self.kind(scope, name) == "accelerator"
 
     def _kind(self, who: Identity, name: str) -> str:
         for binding in who.scope.bindings.get(who.key, []):

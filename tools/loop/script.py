@@ -243,12 +243,20 @@ def headers(node: ast.stmt) -> Iterator[ast.expr]:
 
 def expressions(node: ast.stmt) -> Iterator[ast.AST]:
     """Every expression node of a statement itself, outside lambdas."""
-    stack: list[ast.AST] = list(headers(node))
+    stack: list[ast.AST] = list(headers(node))[::-1]
     while stack:
-        item = stack.pop(0)
+        item = stack.pop()
         yield item
         if not isinstance(item, ast.Lambda):
-            stack += ast.iter_child_nodes(item)
+            stack += reversed(list(ast.iter_child_nodes(item)))
+
+
+def call_of(node: ast.stmt) -> ast.Call | None:
+    """The one call that a statement consists of, or whose result it assigns."""
+    value = getattr(node, "value", None) if isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign)) else None
+    if isinstance(value, ast.Await):
+        value = value.value
+    return value if isinstance(value, ast.Call) else None
 
 
 def calls_of(node: ast.stmt) -> list[ast.Call]:
@@ -266,7 +274,7 @@ def _bind(node: ast.stmt, scope: Scope) -> None:
         pairs = [(node.target, node.iter, False)]
     elif isinstance(node, (ast.With, ast.AsyncWith)):
         pairs = [(item.optional_vars, item.context_expr, True) for item in node.items if item.optional_vars]
-    elif isinstance(node, (ast.If, ast.While)):
+    elif isinstance(node, (ast.If, ast.While)) and not isinstance(node.test, (ast.Name, ast.Attribute, ast.Call)):
         pairs = [(item.target, item.value, True) for item in ast.walk(node.test) if isinstance(item, ast.NamedExpr)]
     for target, value, is_whole in pairs:
         _bind_target(node, target, value, -1 if is_whole else 0, scope)

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from . import names
 from .flow import Flow
 from .names import key
-from .script import Scope, calls_of, expressions, within
+from .script import Scope, call_of, calls_of, expressions, within
 
 _CLIP = re.compile(r"clip_grad|clip_gradient|clip_grads|\bclip_", re.IGNORECASE)
 _NORM = re.compile(r"grad_?norm|norm_?grad|grad.*norm", re.IGNORECASE)
@@ -48,20 +48,21 @@ class Traits:
 
     def averages(self, node: ast.stmt) -> bool:
         """Whether a statement moves an average of the weights."""
-        if not isinstance(node, (ast.Expr, ast.Assign)):
+        call = call_of(node)
+        if call is None:
             return False
         scope = self.script.places[node].scope
-        for call in calls_of(node):
-            if _EMA_FUNCTIONS.search(_called(call)):
+        if _EMA_FUNCTIONS.search(_called(call)):
+            return True
+        if isinstance(call.func, ast.Attribute) and call.func.attr in _EMA_METHODS:
+            owner = key(call.func.value)
+            if owner is not None and (self.objects.kind(scope, owner) == "ema" or _says_ema(owner)):
                 return True
-            if isinstance(call.func, ast.Attribute) and call.func.attr in _EMA_METHODS:
-                owner = key(call.func.value)
-                if owner is not None and (self.objects.kind(scope, owner) == "ema" or _says_ema(owner)):
-                    return True
-            name = key(call.func)
-            if name and "." not in name and self.objects.kind(scope, name) == "ema" and isinstance(node, ast.Expr):
-                return True
-        return False
+        name = key(call.func)
+        return bool(name) and isinstance(node, ast.Expr) and "." not in str(name) and self._is_ema(scope, str(name))
+
+    def _is_ema(self, scope: Scope, name: str) -> bool:
+        return self.objects.kind(scope, name) == "ema"
 
     def shows_progress(self, node: ast.stmt) -> bool:
         if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):
@@ -120,14 +121,9 @@ class Traits:
         return False
 
     def _calls_counting(self, node: ast.stmt) -> bool:
-        if not isinstance(node, (ast.Expr, ast.Assign)):
-            return False
-        scope = self.script.places[node].scope
-        for call in calls_of(node):
-            function = self.script.function(scope, call)
-            if function is not None and self._function_counts(function):
-                return True
-        return False
+        call = call_of(node)
+        function = self.script.function(self.script.places[node].scope, call) if call is not None else None
+        return function is not None and self._function_counts(function)
 
     def _function_counts(self, function: Scope) -> bool:
         """Whether a function counts shared state without asking for a boundary itself."""
@@ -156,12 +152,10 @@ class Traits:
             name = self.counter(node)
             if name is not None and not names.counts_data(name):
                 found.append(name)
-            if isinstance(node, (ast.Expr, ast.Assign)):
-                scope = self.script.places[node].scope
-                for call in calls_of(node):
-                    function = self.script.function(scope, call)
-                    if function is not None and self._function_counts(function):
-                        found += [item for item in self.counters_in(function.node.body) if names.root(item) != item]
+            call = call_of(node)
+            function = self.script.function(self.script.places[node].scope, call) if call is not None else None
+            if function is not None and self._function_counts(function):
+                found += [item for item in self.counters_in(function.node.body) if names.root(item) != item]
         return list(dict.fromkeys(found))
 
     def trigger(self, test: ast.expr, counters: Iterable[str]) -> bool:

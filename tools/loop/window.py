@@ -39,6 +39,7 @@ class Windows:
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
         self.script: Script = traits.script
+        self._restarted: set[str] = set()  # keys that an iteration sets anew under a condition
 
     def read(self, block: list[ast.stmt], anchor: ast.stmt, is_tail: bool = False) -> Window:
         """The window state of a block that is going to run at applied updates only."""
@@ -47,8 +48,9 @@ class Windows:
         outer = loop.body if loop is not None else scope.node.body
         inside = {id(node) for node in within(block)}
         gathered = self._gathered(outer, inside)
+        self._restarted = set()
         window = Window()
-        counters = self.traits.counters_in(block)
+        counters = self.traits.counters_in(outer)
         window.lines = list(self._lines(block, gathered, counters, window))
         if window.kept and any(isinstance(node, ast.Continue) for node in within(block)):
             window.refusal = Refusal("window-of-updates", f"`{window.kept[0]}` gathers over several updates and the block "
@@ -58,18 +60,18 @@ class Windows:
 
     def _gathered(self, outer: list[ast.stmt], inside: set[int]) -> set[str]:
         """Keys that an iteration adds to outside the block and does not start afresh itself."""
-        found, fresh = set(), set()
+        grown, fresh, replaced = set(), set(), set()
         for node in within(outer):
             if id(node) in inside:
                 continue
-            found |= set(gathers(node))
-            fresh |= {name for name in cleared(node, set()) if node in outer}
+            is_plain = isinstance(node, (ast.Assign, ast.AnnAssign))
+            (replaced if is_plain else grown).update(gathers(node))
             for target, value in assigned(node):
                 name = key(target)
-                if name is not None and not _reads(value, name) and node in outer:
-                    fresh.add(name)
-                elif name is not None and not _reads(value, name) and self._is_in_with(node, outer):
-                    fresh.add(name)
+                if name is not None and not _reads(value, name):
+                    replaced.discard(name)
+                    fresh.add(name) if node in outer or self._is_in_with(node, outer) else self._restarted.add(name)
+        found = {*grown, *(name for name in replaced if name not in self._restarted)}
         return {name for name in found if name not in fresh and names.root(name) not in fresh}
 
     def _is_in_with(self, node: ast.stmt, outer: list[ast.stmt]) -> bool:
@@ -163,10 +165,10 @@ class Windows:
         self, block: list[ast.stmt], gathered: set[str], window: Window, outer: list[ast.stmt], inside: set[int]
     ) -> None:
         """State that the block reads and that nobody in the iteration clears."""
-        handled = {*window.cleared, *window.kept}
+        handled = {*window.cleared, *window.kept, *self._restarted, *self.traits.counters_in(outer)}
         read = {name for node in within(block) for item in expressions(node) if (name := key(item)) in gathered}
         for name in sorted(read - handled):
-            if name.split(".")[0] not in ("args", "config") and not names.counts_data(name):
+            if name in self._sums(block[0]) and not names.counts_data(name):
                 window.never_cleared.append(name)
 
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 import ast
 import re
 
+from ..loop.blocks import Role
 from ..loop.flag import Flag, Refusal
 from ..loop.flow import State
 from ..loop.names import last
@@ -45,10 +46,16 @@ def gate_triggers(work: Work) -> None:
     counters = work.counters()
     if not counters:
         return
-    gated = work.gated()
+    gated = work.gated() | {
+        id(node) for block in work.blocks if block.role is Role.NORM_LOG for node in within(block.statements)
+    }
     words = "|".join(sorted({rf"\b{re.escape(last(item.key))}\b" for item in counters}))
     for node in work.script.statements_with(re.compile(words)):
-        if id(node) in gated or node not in work.flow.before:
+        if (
+            id(node) in gated
+            or node not in work.flow.before
+            or work.script.places[node].scope not in work.flow.stepping
+        ):
             continue
         if isinstance(node, ast.If):
             if not work.flow.tests[node].is_flagged and _is_trigger(work, node, counters):

@@ -44,7 +44,7 @@ from .tails import Tail, read_tail
 def gate_unguarded(work: Work) -> None:
     """Gate the bookkeeping that stands behind a step without a guard."""
     for block in work.blocks:
-        if block.role is Role.TAIL:
+        if block.role is Role.TAIL and work.flags.accelerator_text(block.scope, set()) is not None:
             _gate(work, block)
 
 
