@@ -65,7 +65,7 @@ def _load(path: Path) -> Any:
             f"{path} holds more than tensors and plain values, and unpickling that could run any code: refused. "
             f"Save a state_dict, best as safetensors. ({reason[:200]})"
         ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError, UnicodeDecodeError) as error:
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
         raise SnapshotError(f"{path} is not a file written by torch.save, or it is cut short ({error})") from error
 
 
