@@ -50,6 +50,11 @@ class Upstream:
         return bool(self.distribution)
 
     @property
+    def is_committed(self) -> bool:
+        """Whether its series are kept under `patches/`; others are made where they are needed."""
+        return bool(self.url)
+
+    @property
     def checkout_variable(self) -> str:
         """The environment variable that names a git checkout of this upstream."""
         return f"{self.name.upper()}_CHECKOUT"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from .errors import CannotRun, Unavailable
 from .files import python_files, shown, write_all
 from .generate import Generated, export, generate, open_source, record
 from .inspection import Inspected, inspect
+from .options import Options
 from .site import Outcome
 
 OUT = Path("out")
@@ -65,27 +66,41 @@ def main() -> None:
 
 
 paths_argument = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
-counted_option = click.option(
-    "--counted-optimizer",
-    metavar="NAME",
-    help="The optimizer whose applied updates count, where a loop has several and cannot tell.",
-)
 
 
-@main.command()
+def choices(verb: Callable[..., None]) -> Callable[..., None]:
+    """Options for what only the user can decide; a refusal names the one that helps."""
+    optimizer = click.option(
+        "--counted-optimizer",
+        metavar="NAME",
+        help="The optimizer whose applied updates count, where several step in one window.",
+    )
+    arguments = click.option(
+        "--follow-arguments/--no-follow-arguments",
+        default=None,
+        help="Whether a boundary flag that is handed to a function becomes `update applied`. Default: where the file "
+        "shows the function and it guards bookkeeping.",
+    )
+    return optimizer(arguments(verb))
+
+
+@main.command(short_help="Rewrite scripts so that they count applied updates.")
 @paths_argument
 @click.option(
     "--diff/--write", "is_diff", default=True, help="Print a unified diff (the default), or change the files."
 )
-@counted_option
-def rewrite(paths: tuple[Path, ...], is_diff: bool, counted_optimizer: str | None) -> None:
+@choices
+def rewrite(
+    paths: tuple[Path, ...], is_diff: bool, counted_optimizer: str | None, follow_arguments: bool | None
+) -> None:
     """Rewrites training scripts so that they count applied updates.
 
     PATH is a file or a folder. What cannot be rewritten safely is refused with its reason, on stderr. Nothing is
     written if a file cannot be read. --diff exits with 1 if there is anything to change; --write exits with 1 if
     something was refused.
     """
-    inspected = [inspect(path, counted_optimizer) for path in python_files(paths)]
+    options = Options(counted_optimizer, follow_arguments)
+    inspected = [inspect(path, options) for path in python_files(paths)]
     changed = [file for file in inspected if file.after is not None]
     reports = [file.report for file in inspected]
     refused = _print_refused(reports)
@@ -102,7 +117,7 @@ def rewrite(paths: tuple[Path, ...], is_diff: bool, counted_optimizer: str | Non
     _exit(bool(failures), bool(refused or (is_diff and changed)))
 
 
-@main.command("report")
+@main.command("report", short_help="List what counts skipped updates, and why it is so.")
 @paths_argument
 @click.option("--json", "is_json", is_flag=True, help="The same as --format json.")
 @click.option(
@@ -112,13 +127,20 @@ def rewrite(paths: tuple[Path, ...], is_diff: bool, counted_optimizer: str | Non
     default="text",
     help="text: a line a site; json: tools/schemas/report.schema.json; sarif: 2.1.0, for code scanning.",
 )
-@counted_option
-def report_verb(paths: tuple[Path, ...], is_json: bool, layout: str, counted_optimizer: str | None) -> None:
+@choices
+def report_verb(
+    paths: tuple[Path, ...],
+    is_json: bool,
+    layout: str,
+    counted_optimizer: str | None,
+    follow_arguments: bool | None,
+) -> None:
     """Lists every place that bears on which updates are counted, with the verdict and its reason.
 
     Exits with 1 if a file counts skipped updates, whether it can be rewritten or not.
     """
-    reports = [inspect(path, counted_optimizer).report for path in python_files(paths)]
+    options = Options(counted_optimizer, follow_arguments)
+    reports = [inspect(path, options).report for path in python_files(paths)]
     if is_json or layout == "json":
         click.echo(report.as_json(report.document(reports)), nl=False)
     elif layout == "sarif":
@@ -142,7 +164,7 @@ base_option = click.option(
 series_option = click.option("--series", "name", metavar="NAME", help="Which series. Default: the upstream's first.")
 
 
-@main.command("generate")
+@main.command("generate", short_help="Write a series as mails for git am.")
 @click.argument("upstream")
 @source_option
 @base_option
@@ -166,7 +188,7 @@ def generate_verb(
     _exit(False, refused and not tree.is_exact)
 
 
-@main.command("check")
+@main.command("check", short_help="Compare the committed patches with what the tools write.")
 @click.argument("upstreams", nargs=-1)
 @source_option
 @base_option
@@ -177,7 +199,7 @@ def check_verb(upstreams: tuple[str, ...], source: Path | None, base: str | None
     the committed patches stand to another commit or release. Exits with 1 if a patch is not current, with 2 if a
     source could not be had.
     """
-    rows = [catalog.find(name) for name in upstreams] or list(catalog.load().values())
+    rows = [catalog.find(name) for name in upstreams] or [row for row in catalog.load().values() if row.is_committed]
     if (source or base) and len(rows) != 1:
         raise CannotRun(f"--source and --base belong to one upstream, got {len(rows)}; name the one that is meant")
     verdicts: list[Verdict] = []
@@ -196,7 +218,7 @@ def check_verb(upstreams: tuple[str, ...], source: Path | None, base: str | None
     _exit(bool(unavailable), any(verdict.state is not State.CURRENT for verdict in verdicts))
 
 
-@main.command("apply")
+@main.command("apply", short_help="Commit a series to a checkout, all of it or nothing.")
 @click.argument("upstream")
 @click.option("--to", "target", type=click.Path(path_type=Path), required=True, metavar="DIR", help="The checkout.")
 @series_option
@@ -217,7 +239,7 @@ def apply_verb(upstream: str, target: Path, name: str | None, branch: str | None
     _exit(False, refused and not applied.made.tree.is_exact)
 
 
-@main.command("run")
+@main.command("run", short_help="Do it all: generate, prove, and show two Trainer runs.")
 @click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Where the mails go.")
 def run_verb(out: Path) -> None:
     """Does it all: the newest releases and the pinned Diffusers base in, proven patches and two observed runs out."""

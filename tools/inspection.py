@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from .options import Options
 from .report import Failure, FileReport
-from .rewrite import Options, rewrite
+from .rewrite import rewrite
 from .source import SourceError
 from .syntax import newer_syntax
 
@@ -21,14 +22,14 @@ class Inspected:
     after: bytes | None = None
 
 
-def inspect(path: Path, counted_optimizer: str | None = None) -> Inspected:
+def inspect(path: Path, options: Options) -> Inspected:
     """Reads and rewrites a file in memory. One that cannot be read or parsed gets a report with a failure."""
     try:
         data = path.read_bytes()
     except OSError as error:
         return Inspected(path, FileReport(str(path), failure=Failure(f"the file cannot be read: {error.strerror}")))
     try:
-        result = rewrite(data, Options(counted_optimizer=counted_optimizer))
+        result = rewrite(data, options)
     except SourceError as error:
         newer = newer_syntax(data, error.line)
         message = f"{error}: {newer}" if newer else str(error)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from .catalog import Upstream
+from .codes import CODES
 from .patch import Patch, Series, Tree
 from .site import Outcome, Site
 
@@ -80,10 +81,13 @@ def _left_out(series: Series) -> str:
     if refused:
         parts += ["Refused:", _table(("file", "line", "what stands there", "code", "why"), refused)]
     if left:
-        rows = [(kind, f"`{code}`", outcome, str(count)) for (kind, code, outcome), count in sorted(left.items())]
+        rows = [
+            (kind, f"`{code}`", outcome, str(count), CODES.get(code, ""))
+            for (kind, code, outcome), count in sorted(left.items())
+        ]
         parts += [
-            "Not changed, because it is right as it stands (each place is in report.json):",
-            _table(("what stands there", "code", "outcome", "places"), rows),
+            "Looked at and not changed (each place, with what is to be said about it, is in report.json):",
+            _table(("what stands there", "code", "outcome", "places", "meaning"), rows),
         ]
     return "\n\n".join(parts) if len(parts) > 1 else ""
 

@@ -10,6 +10,7 @@ from pathlib import PurePath
 from typing import Any
 from urllib.parse import quote
 
+from .codes import CODES
 from .site import Outcome, Site
 
 FORMAT = "applied-updates.report/1"
@@ -127,7 +128,7 @@ def sarif(files: Iterable[FileReport]) -> dict[str, Any]:
                 "name": "accelerate-ext tools",
                 "informationUri": INFORMATION,
                 "rules": [
-                    {"id": code, "name": kind, "shortDescription": {"text": f"{kind} ({code})"}}
+                    {"id": code, "name": kind, "shortDescription": {"text": CODES.get(code, kind)}}
                     for code, kind in sorted(codes.items())
                 ],
             }

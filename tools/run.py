@@ -17,7 +17,7 @@ from .demo.trainer_runs import OVERFLOW_AT, has_torch, trainer_tables
 from .errors import Unavailable
 from .generate import Generated, export, generate, open_source, prove
 from .release import WheelTree, download
-from .report import summary
+from .report import summary, text_line
 from .trainer.released_copy import changed_files
 
 Say = Callable[[str], None]
@@ -56,6 +56,9 @@ def _newest(row: Upstream, out: Path, say: Say, bar: tqdm) -> Generated:
             if made.series.patches:
                 return _finish(made, out, say, bar)
             say(f"{row.name} {tree.base}: refused, because it has another shape; falling back to {row.base}")
+            for file in store.file_reports(made.series):
+                for site in file.sites:
+                    say(f"    {text_line(file.path, site)}")
     with open_source(row) as tree:
         return _finish(generate(row, tree), out, say, bar)
 
@@ -113,9 +116,7 @@ def _trainer(made: list[Generated], say: Say) -> bool:
     tables = trainer_tables(wheels, changes)
     releases = " and ".join(f"{one.upstream.name} {one.tree.base}" for one in reversed(made))
     for table in tables:
-        say(
-            f"\nTrainer of {releases}, optim={table.optimizer}, 6 steps, overflow at attempt {OVERFLOW_AT}:\n"
-        )
+        say(f"\nTrainer of {releases}, optim={table.optimizer}, 6 steps, overflow at attempt {OVERFLOW_AT}:\n")
         say(table.text.rstrip())
     return all(table.is_right for table in tables)
 

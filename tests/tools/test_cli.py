@@ -104,6 +104,36 @@ class TestRewrite:
         assert "Traceback" not in result.stderr
 
 
+TWO_OPTIMIZERS = b"""\
+from accelerate import Accelerator
+
+
+def train(model, head, opt_model, opt_head, loader):
+    accelerator = Accelerator()
+    model, head, opt_model, opt_head, loader = accelerator.prepare(model, head, opt_model, opt_head, loader)
+    global_step = 0
+    for batch in loader:
+        with accelerator.accumulate(model, head):
+            accelerator.backward(head(model(batch)))
+            opt_model.step()
+            opt_head.step()
+            opt_model.zero_grad()
+            opt_head.zero_grad()
+        if accelerator.sync_gradients:
+            global_step += 1
+"""
+
+
+def test_a_choice_that_belongs_to_the_user_is_named_and_taken(here):
+    (here / "train.py").write_bytes(TWO_OPTIMIZERS)
+    result = run("rewrite", "train.py")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "train.py:15:9: several-optimizers: refused" in result.stderr
+    assert "--counted-optimizer" in result.stderr
+    result = run("rewrite", "train.py", "--counted-optimizer", "opt_head")
+    assert "+        if accelerator.sync_gradients and not opt_head.step_was_skipped:" in result.stdout
+
+
 class TestReport:
     def test_each_site_has_a_line(self, here):
         result = run("report", "train.py")

@@ -13,11 +13,11 @@ from transformers import Trainer, TrainingArguments
 class Line(torch.nn.Module):
     """One weight and one bias."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.layer = torch.nn.Linear(1, 1)
 
-    def forward(self, x, y):
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
         """The loss, as the Trainer wants it."""
         return {"loss": torch.nn.functional.mse_loss(self.layer(x), y)}
 

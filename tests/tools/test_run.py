@@ -1,0 +1,92 @@
+"""The main command, for real: releases from the package index, and the Trainer on unpatched and patched copies."""
+
+from __future__ import annotations
+
+import re
+import types
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+
+from tools import run as main_command
+from tools.cli import main
+from tools.patch import Series
+from tools.site import Outcome, Site
+from tools.upstreams import accelerate
+
+
+@pytest.fixture
+def no_diffusers(monkeypatch, tmp_path):
+    """A machine on which git reaches nothing."""
+    monkeypatch.delenv("DIFFUSERS_CHECKOUT", raising=False)
+    monkeypatch.setattr("tools.generate.cache_folder", lambda: tmp_path / "cache")
+    for name, value in {"COUNT": "1", "KEY_0": "http.proxy", "VALUE_0": "http://127.0.0.1:9"}.items():
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+
+
+@pytest.mark.network
+@pytest.mark.processes
+@pytest.mark.xdist_group("run")
+def test_one_command_generates_proves_and_shows_the_difference(no_diffusers, tmp_path):
+    result = CliRunner().invoke(main, ["run", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    text = result.stdout
+    assert re.search(
+        r"^accelerate \S+, series accelerate:\n    found .*\n    generated  1 patch of 1 file in ", text, re.M
+    )
+    assert re.search(r"^transformers \S+, series transformers:\n", text, re.M)
+    assert text.count("    applies    as mails and without context, both to tree ") == 3
+    assert "diffusers: not here (diffusers needs a checkout" in text
+    assert re.search(r"py_dreambooth 0\.2\.8, series scripts:\n.*\n    generated  3 patches of 3 files", text)
+    for optimizer in ("adamw_torch", "adamw_torch_fused"):
+        table = text.split(f"optim={optimizer},")[1].split("Trainer of")[0]
+        rows = {name.strip(): [int(cell) for cell in cells] for name, *cells in _rows(table)}
+        # attempts, applied, final global_step, exit code
+        assert rows == {
+            "finite": [6, 6, 6, 0],
+            "overflow at attempt 3": [6, 5, 6, 0],
+            "overflow at attempt 3, patched": [7, 6, 6, 0],
+        }
+    assert len(list((tmp_path / "out").rglob("*.patch"))) == 11
+
+
+def _rows(table: str) -> list[list[str]]:
+    lines = [line.strip("| ").split("|") for line in table.splitlines() if line.startswith("| ")][1:]
+    return [[cell for cell in cells if cell.strip() != "-"] for cells in lines]
+
+
+@pytest.fixture
+def newer(monkeypatch, tmp_path):
+    """The newest release is one that the catalogue does not know."""
+    row = main_command.catalog.find("accelerate")
+
+    class Newer:
+        base, date, is_exact = "99.0.0", "Mon, 05 May 2025 00:00:00 +0000", False
+
+    @contextmanager
+    def newest(row, say):
+        yield Newer()
+
+    monkeypatch.setattr(main_command, "_newest_release", newest)
+    return row
+
+
+@pytest.mark.network
+def test_a_newer_release_of_another_shape_falls_back_to_the_pinned_one(newer, monkeypatch, tmp_path):
+    refused = Series("accelerate", (), "", {"a.py": (Site(1, 1, "x", "x", Outcome.REFUSED, "another shape"),)})
+    real = accelerate.SERIES["accelerate"]
+    monkeypatch.setitem(accelerate.SERIES, "accelerate", lambda tree: real(tree) if tree.is_exact else refused)
+    said: list[str] = []
+    bar = types.SimpleNamespace(set_postfix_str=lambda text: None, update=lambda: None)
+    made = main_command._newest(newer, tmp_path, said.append, bar)
+    assert made.tree.base == newer.base
+    assert said[0] == "accelerate 99.0.0: refused, because it has another shape; falling back to 1.15.0"
+    assert "a.py:1:1: x: refused x: another shape" in said[1]
+
+
+def test_without_torch_the_trainer_runs_are_left_out(monkeypatch):
+    monkeypatch.setattr(main_command, "has_torch", lambda: False)
+    said: list[str] = []
+    assert main_command._trainer([], said.append)
+    assert said == ["the Trainer runs are left out: this Python has no torch"]
