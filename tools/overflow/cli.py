@@ -9,7 +9,8 @@ import click
 
 from ..errors import CannotRun
 from .compare import Options, jobs, make, unchanged_by
-from .launch import Job, Plan, check_command
+from .launch import Job, Plan, check_command, script_of
+from .model import read
 from .result import JsonFile
 
 _EPILOG = """\b
@@ -102,7 +103,8 @@ def overflow(
     check_command(command)
     check_plot(plot_path)
     plan = Plan(at, rate, seed, rank, optimizer)
-    job = Job("", command, plan, ("global_step", *counters), watch, python or sys.executable)
+    model = read(script_of(command))
+    job = Job("", command, plan, model.names(counters), watch, model.averages, python or sys.executable)
     wanted = jobs(job, Options(compare, compare_path, compare_rewrite))
     file = JsonFile(json_path) if json_path else None
     comparison = make(wanted, file.write if file else lambda runs: None)

@@ -14,6 +14,8 @@ from .launch import Finished, Job, describe, run, script_of
 from .table import runs_table, verdict_lines
 from .verdicts import judge
 
+_SHOWN_COUNTERS = 2
+
 
 @dataclass(frozen=True)
 class Options:
@@ -33,9 +35,9 @@ class Comparison:
 
     def table(self) -> str:
         """The table of all runs with the verdicts below."""
-        names = [name for run in self.runs for name in run.timeline.counters]
-        counters = list(dict.fromkeys(names)) or list(self.runs[0].job.counters[:1])
-        lines = [runs_table([(run.job.name, run) for run in self.runs], counters), ""]
+        names = [name for run in self.runs for name in run.timeline.counters if run.timeline.grows(name)]
+        counters = sorted(dict.fromkeys(names), key=self.runs[0].job.counters.index)[:_SHOWN_COUNTERS]
+        lines = [runs_table([(run.job.name, run) for run in self.runs], counters or ["global_step"]), ""]
         for finished in self.runs:
             lines += verdict_lines(finished, judge(finished.timeline))
         return "\n".join([*lines, *self.remarks]) + "\n"

@@ -67,6 +67,7 @@ class Job:
     plan: Plan
     counters: tuple[str, ...] = ("global_step",)
     watch: tuple[str, ...] = ()
+    averages: tuple[str, ...] = ()  # calls in the script that move an average, as they stand there
     python: str = sys.executable
     path: tuple[str, ...] = ()  # folders that come first on the script's sys.path
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -156,16 +157,7 @@ def _prepare(job: Job, folder: Path) -> tuple[list[str], dict[str, str]]:
     events, startup = folder / "events", folder / "startup"
     events.mkdir()
     startup.mkdir()
-    config: dict[str, Any] = {
-        "folder": str(events),
-        "at": list(job.plan.at),
-        "rate": job.plan.rate,
-        "seed": job.plan.seed,
-        "rank": job.plan.rank,
-        "optimizer": job.plan.optimizer,
-        "counters": list(job.counters),
-        "watch": list(job.watch),
-    }
+    config = configuration(job, events)
     names = {"name": "_overflow_inside", "init": str(_INSIDE / "__init__.py"), "inside": str(_INSIDE)}
     (startup / "sitecustomize.py").write_text(_STARTUP.format(**names, config=config, folder=str(startup)))
     environment = {**os.environ, **job.environment}
@@ -176,6 +168,21 @@ def _prepare(job: Job, folder: Path) -> tuple[list[str], dict[str, str]]:
         command = _with_stub(command, job.replaced, folder)
     launcher = _LAUNCHERS.get(command[0])
     return [job.python, *(launcher + command[1:] if launcher else command)], environment
+
+
+def configuration(job: Job, events: Path) -> dict[str, Any]:
+    """What the observer inside the script's process is told."""
+    return {
+        "folder": str(events),
+        "at": list(job.plan.at),
+        "rate": job.plan.rate,
+        "seed": job.plan.seed,
+        "rank": job.plan.rank,
+        "optimizer": job.plan.optimizer,
+        "counters": list(job.counters),
+        "watch": list(job.watch),
+        "averages": list(job.averages),
+    }
 
 
 def _with_stub(command: list[str], text: bytes, folder: Path) -> list[str]:

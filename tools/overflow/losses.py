@@ -49,7 +49,7 @@ def loss_windows(timeline: Timeline) -> Iterator[Finding]:
         of_means = _factor([entry.value / fmean(entry.applied) for entry in clean if sum(entry.applied)])
         for entry in logged:
             if entry.applied and len(entry.applied) < len(entry.all):
-                yield from _judge(entry, of_sums, of_means)
+                yield from _judge(entry, of_sums, of_means, is_each=all(len(other.attempts) == 1 for other in clean))
 
 
 def _logged(timeline: Timeline) -> dict[tuple[str, str], list[Logged]]:
@@ -81,7 +81,7 @@ def _factor(ratios: Sequence[float]) -> float | None:
     return middle if middle and 2 * agree > len(ratios) else None
 
 
-def _judge(entry: Logged, of_sums: float | None, of_means: float | None) -> Iterator[Finding]:
+def _judge(entry: Logged, of_sums: float | None, of_means: float | None, is_each: bool) -> Iterator[Finding]:
     right, wrong = [], []
     if of_sums is not None:
         right.append(of_sums * sum(entry.applied))
@@ -99,7 +99,7 @@ def _judge(entry: Logged, of_sums: float | None, of_means: float | None) -> Iter
     skipped = [attempt for attempt in entry.attempts if not attempt.applied]
     windows = len(entry.attempts)
     best = min(right, key=lambda value: abs(entry.value - value))
-    if len(entry.applied) == 1:
+    if is_each and len(entry.applied) == 1:
         count = _NUMBERS[windows] if windows < len(_NUMBERS) else str(windows)
         what = f"loss window of step {entry.step} holds {count} windows"
     else:

@@ -66,6 +66,11 @@ class Timeline:
         wanted = set(optimizers)
         return [attempt for attempt in self.attempts if not wanted or attempt.optimizer in wanted]
 
+    def grows(self, name: str) -> bool:
+        """Whether a counter only ever went up; one that goes back counts within a window."""
+        values = [event["value"] for event in self.of("counter") if event["name"] == name]
+        return values == sorted(values)
+
     @property
     def counters(self) -> dict[str, int]:
         """Last value of each counter that was found."""

@@ -169,7 +169,7 @@ def checkpoints(timeline: Timeline) -> Iterator[Verdict]:
     """A name that is written again although no update came between."""
     written: dict[str, int] = {}
     for event in timeline.of("save"):
-        since = between(timeline, written.get(event["name"], event["after"]), event["after"], counted(timeline))
+        since = between(timeline, written.setdefault(event["name"], event["after"]), event["after"], counted(timeline))
         if only_skipped(since):
             text = f"{short_name(event)} was written again after the skipped {named(since[-1], timeline)}"
             yield Verdict("checkpoint-repeated", "defect", since[-1].number, text)
@@ -212,7 +212,7 @@ def evaluations(timeline: Timeline) -> Iterator[Verdict]:
     """An evaluation that ran again at a step that stands still."""
     seen: dict[int, int] = {}
     for event in timeline.of("evaluate"):
-        since = between(timeline, seen.get(event["step"], event["after"]), event["after"])
+        since = between(timeline, seen.setdefault(event["step"], event["after"]), event["after"])
         if only_skipped(since):
             text = f"step {event['step']} was evaluated again after the skipped {named(since[-1], timeline)}"
             yield Verdict("evaluation-repeated", "defect", since[-1].number, text)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import GeneratorType
+from types import BuiltinFunctionType, FunctionType, GeneratorType
 from typing import TYPE_CHECKING, Any
+
+from .lookup import resolve
 
 if TYPE_CHECKING:
     from .observer import Observer
+
+_MARK = "_overflow_observed"
+_NEVER = ("torch", "accelerate", "builtins", "transformers")  # `ema.step` of an optimizer or a module is no average's
 
 KNOWN = {
     "diffusers.training_utils": ["EMAModel.step"],
@@ -42,10 +47,53 @@ def patch_named(observer: Observer, module: Any, target: str) -> None:
     _observe(observer, owner, method)
 
 
+def find(observer: Observer, path: str) -> bool:
+    """Observe what a call in the script names, `ema.step` or `update_ema`, once it is there. True if it was found."""
+    owner, _, method = path.rpartition(".")
+    found, frame = resolve(owner or path)
+    if found is None:
+        return False
+    if owner:
+        _observe_method(observer, type(found), method)
+    elif isinstance(found, FunctionType) and frame is not None:
+        _observe_function(observer, frame.f_globals, path, found)
+    elif not isinstance(found, (type, BuiltinFunctionType)):
+        _observe_method(observer, type(found), "__call__")
+    return True
+
+
+def _observe_method(observer: Observer, cls: Any, method: str) -> None:
+    for owner in cls.__mro__:
+        if method in vars(owner):
+            if owner.__module__.partition(".")[0] not in _NEVER:
+                _observe(observer, owner, method)
+            return
+
+
+def _observe_function(observer: Observer, holder: dict[str, Any], name: str, function: FunctionType) -> None:
+    """A function gets the average as an argument; its state is that of all its arguments."""
+    if holder.get(name) is not function or hasattr(function, _MARK):
+        return
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        call = functools.partial(function, *args, **kwargs)
+        with observer.within("average") as outermost:
+            if not outermost or not observer.is_training:
+                return call()
+            owner = next((value for value in args if hasattr(value, "__dict__")), function)
+            return observer.average(owner, name, call, set(), held=[args, kwargs])
+
+    setattr(wrapper, _MARK, True)
+    holder[name] = wrapper
+
+
 def _observe(observer: Observer, owner: Any, method: str) -> None:
     original = vars(owner).get(method)
     if original is None:
         raise AttributeError(f"{owner.__name__} has no method {method}")
+    if hasattr(original, _MARK) or not isinstance(original, FunctionType):
+        return
 
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -56,6 +104,7 @@ def _observe(observer: Observer, owner: Any, method: str) -> None:
                 return call()
             return observer.average(self, type(self).__name__, call, parameters)
 
+    setattr(wrapper, _MARK, True)
     setattr(owner, method, wrapper)
 
 

@@ -7,24 +7,14 @@ when the loop has returned; it is let go at the first event after that.
 from __future__ import annotations
 
 import dis
-import inspect
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
+from .lookup import frames, member, variables, words
+
 _SEARCHES = 50  # a script that never had the counter after so many attempts has none
-_PACKAGE = __name__.rpartition(".")[0]
-
-
-def _variables(frame: FrameType) -> dict[str, Any]:
-    return dict(frame.f_locals)
-
-
-def _let_go(frame: FrameType) -> None:
-    """Before Python 3.13 reading a frame's locals leaves references to them with the frame."""
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        frame.f_locals.clear()
 
 
 def _number(value: Any) -> int | None:
@@ -41,25 +31,8 @@ def _number(value: Any) -> int | None:
     return None
 
 
-def _member(owner: Any, name: str) -> Any:
-    if isinstance(owner, dict):
-        return owner.get(name)
-    return getattr(owner, "__dict__", {}).get(name)
-
-
 def _stores(code: CodeType, name: str) -> bool:
     return any(step.opname.startswith("STORE_") and step.argval == name for step in dis.get_instructions(code))
-
-
-def frames() -> list[FrameType]:
-    """The frames above the observer's own, innermost first."""
-    found = []
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if not str(frame.f_globals.get("__name__", "")).startswith(_PACKAGE):
-            found.append(frame)
-        frame = frame.f_back
-    return found
 
 
 class Counter:
@@ -67,7 +40,7 @@ class Counter:
 
     def __init__(self, path: str) -> None:
         self.name = path
-        self.head, *self.rest = path.replace("self.", "", 1).split(".")
+        self.head, *self.rest = words(path)
         self.value: int | None = None
         self.first: int | None = None
         self.where = ""
@@ -111,33 +84,30 @@ class Counter:
         self.searches = 0
 
     def _look_in(self, frame: FrameType) -> tuple[int, FrameType, Callable[[], Any], str] | None:
-        variables = _variables(frame)
-        _let_go(frame)
+        known = variables(frame)
         place = frame.f_code.co_name
-        if self._follow(variables.get(self.head)) is not None:
+        if self._follow(known.get(self.head)) is not None:
             rank = 0 if _stores(frame.f_code, self.head) or self.rest else 2
             return rank, frame, lambda: self._follow(self._local(frame)), f"{self.name} in {place}"
-        for label, owner in self._owners(variables):
-            if self._follow(_member(owner, self.head)) is not None:
+        for label, owner in self._owners(known):
+            if self._follow(member(owner, self.head)) is not None:
                 where = f"{label}.{self.name}" if not isinstance(owner, dict) else f"{label}[{self.name!r}]"
-                return 1, frame, lambda owner=owner: self._follow(_member(owner, self.head)), where
+                return 1, frame, lambda owner=owner: self._follow(member(owner, self.head)), where
         return None
 
     def _local(self, frame: FrameType) -> Any:
-        value = frame.f_locals.get(self.head)
-        _let_go(frame)
-        return value
+        return variables(frame).get(self.head)
 
     def _follow(self, value: Any) -> int | None:
         for name in self.rest:
-            value = _member(value, name)
+            value = member(value, name)
         return _number(value)
 
     @staticmethod
-    def _owners(variables: dict[str, Any]) -> list[tuple[str, Any]]:
+    def _owners(known: dict[str, Any]) -> list[tuple[str, Any]]:
         """Dictionaries and objects among the variables, and those that `self` holds."""
-        owners = list(variables.items())
-        held = getattr(variables.get("self"), "__dict__", {})
+        owners = list(known.items())
+        held = getattr(known.get("self"), "__dict__", {})
         owners += [(f"self.{name}", value) for name, value in held.items()]
         return [
             (name, value)

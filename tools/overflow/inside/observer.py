@@ -14,6 +14,8 @@ from .events import Recorder, scalar
 from .plan import Plan, parameters_of
 from .weights import State
 
+_TRIES = 50
+
 
 class Observer:
     """Everything that the patched functions call. Nothing here changes a value of the script, except to inject."""
@@ -23,8 +25,10 @@ class Observer:
         self.recorder = Recorder(config["folder"])
         self.counters = Counters(config["counters"])
         self.watch: list[str] = config.get("watch") or []
+        self.calls: list[str] = config.get("averages") or []  # calls in the script that seem to move an average
         self.attempts = Attempts(self)
-        self.pending: list[Callable[[], None]] = []  # done at the first backward pass: classes of the script itself
+        self.pending: list[Callable[[], bool]] = []  # tried at backward passes until they say that they are done
+        self._tries = 0
         self.installed: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers that the script did not make or enable
         self.scaled: tuple[Any, Any] | None = None  # the last loss that a scaler returned, and what it was before
         self._depth: dict[str, int] = {}
@@ -92,19 +96,22 @@ class Observer:
         return self._numbers[thing]
 
     def run_pending(self) -> None:
-        while self.pending:
-            self.pending.pop()()
+        """Try what has to wait for the script's own classes and variables."""
+        if self.pending and self._tries < _TRIES:
+            self._tries += 1
+            self.pending = [action for action in self.pending if not action()]
 
-    def average(self, owner: Any, label: str, call: Callable[[], Any], parameters: set[int]) -> Any:
+    def average(self, owner: Any, label: str, call: Callable[[], Any], parameters: set[int], held: Any = None) -> Any:
         """Run one call of an average. Its state is compared if no update was applied since its last call.
 
         A call after an applied update is expected to move the average; only the others need a copy to prove anything.
+        `held` is what holds the average's state, if it is not `owner`.
         """
         number = self.number_of("average", owner)
         users = self._optimizers_of(parameters)
         applied = self.attempts.applied_by(users)
         is_suspect = self.attempts.done > 0 and self._applied_at_last_call.get(number, 0) == applied
-        before = State(owner) if is_suspect else None
+        before = State(owner if held is None else held) if is_suspect else None
         result = call()
         self._applied_at_last_call[number] = applied
         moved = before.changed() if before is not None else None

@@ -7,8 +7,8 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from .counters import frames
 from .events import plain
+from .lookup import frames, variables
 from .plan import parameters_of
 from .weights import Weights, all_finite
 
@@ -93,9 +93,9 @@ class Optimizers:
         record.number = sum(known.announced for known in self._records.values()) + 1
         inner = record.optimizer()
         for frame in frames():
-            variables = dict(frame.f_locals)
-            held = getattr(variables.get("self"), "__dict__", {})
-            pairs = [*variables.items(), *held.items()]
+            known = variables(frame)
+            held = getattr(known.get("self"), "__dict__", {})
+            pairs = [*known.items(), *held.items()]
             names = [name for name, value in pairs if _is_or_wraps(value, inner) and name != "self"]
             if names:
                 record.labels.update(names)
@@ -123,8 +123,8 @@ def outcome_of(attempt: Attempt, inner: Any) -> dict[str, Any]:
         outcome = "applied"
     elif not attempt.ran or found_inf:
         outcome = "skipped"
-    else:
-        outcome = "applied" if all_finite(gradients) else "skipped"
+    else:  # weights that are NaN already do not change any more
+        outcome = "applied" if all_finite(gradients) or not all_finite(parameters_of(inner)) else "skipped"
     poisoned = changed and attempt.injected and not all_finite(parameters_of(inner))
     return {
         "outcome": outcome,

@@ -36,6 +36,7 @@ def actions(observer: Observer) -> dict[str, Action]:
     }
     for name, methods in averages.KNOWN.items():
         table.setdefault(name, []).append(functools.partial(averages.patch, methods=methods))
+    observer.pending += [functools.partial(averages.find, observer, path) for path in observer.calls]
     for wanted in observer.watch:
         name, _, target = wanted.partition(":")
         watched = functools.partial(averages.patch_named, target=target)
@@ -55,8 +56,9 @@ def _patch(observer: Observer, patches: list[Callable[[Observer, ModuleType], No
             observer.note(f"cannot observe all of {what}: {type(error).__name__}: {error}")
 
 
-def _in_main(observer: Observer, patch: Callable[[Observer, ModuleType], None]) -> None:
+def _in_main(observer: Observer, patch: Callable[[Observer, ModuleType], None]) -> bool:
     _patch(observer, [patch], sys.modules["__main__"])
+    return True
 
 
 def progress_bar(observer: Observer, module: Any) -> None:
