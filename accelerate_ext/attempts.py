@@ -173,16 +173,18 @@ class Attempts:
                 self.scaler_turn.was_unscaled(scaler, inner, self.passes.count)
 
     def settle(self) -> None:
-        """Before a checkpoint: backward passes so far are used up, so that a helper's `step()` is no attempt."""
-        if not self._depth:
+        """Before a checkpoint: an optimizer without gradients makes no attempt, whatever a helper does with it."""
+        was_left_unused = self._update.attempted and not self._update.has_steps
+        if not self._depth and (self.scaler_turn.is_update_due or was_left_unused):
             self.scaler_turn.update()
-        self._pass_at_last_step = self.passes.count
         for optimizer in self.optimizers():
-            optimizer.use_up_gradients()
+            if not holds_gradients(optimizer):
+                optimizer.use_up_gradients()
 
     def restart(self, state: dict[str, int] | None = None) -> None:
         """Begin anew, at zero or at stored counts."""
         self.settle()
+        self._pass_at_last_step = self._pass_at_end = self.passes.count
         self.tally = Tally()
         self._update = Update()
         self._scale_before_skips = None

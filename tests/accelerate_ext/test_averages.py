@@ -1,0 +1,132 @@
+"""Averages in checkpoints."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from accelerate_ext import CheckpointError
+from accelerate_ext.averages import Averages, read_state, write_states
+
+
+class Mean:
+    """An average as simple as they come."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.parameters = list(model.parameters())
+        self.shadow = [parameter.detach().clone() for parameter in self.parameters]
+        self.t_last = 0
+
+    def update(self, t: int) -> None:
+        if t > self.t_last:
+            for mean, parameter in zip(self.shadow, self.parameters, strict=True):
+                mean.lerp_(parameter.detach(), 1 / t)
+            self.t_last = t
+
+    def state_dict(self):
+        return {"shadow": self.shadow, "t_last": self.t_last, "by group": {0: ("a", None, True), 1: math.inf}}
+
+    def load_state_dict(self, state) -> None:
+        assert state["by group"] == {0: ("a", None, True), 1: math.inf}
+        for mean, stored in zip(self.shadow, state["shadow"], strict=True):
+            mean.copy_(stored)
+        self.t_last = state["t_last"]
+
+
+def test_an_average_travels_with_the_checkpoint(loop, tmp_path):
+    def prepare():
+        training = loop(infinite=[1], batches=4)
+        record, loader = training.prepare()
+        mean = Mean(record.model)
+        record.accelerator.register_average(mean)
+        training.on_boundary = lambda record: mean.update(record.accelerator.applied_step)
+        return training, record, loader, mean
+
+    training, record, loader, mean = prepare()
+    training.train(record, loader)
+    assert mean.t_last == 3
+    record.accelerator.save_state(str(tmp_path))
+    assert (tmp_path / "average_ema.safetensors").is_file()
+    _, other, _, loaded = prepare()
+    other.accelerator.load_state(str(tmp_path))
+    assert loaded.t_last == 3
+    assert all(torch.equal(one, two) for one, two in zip(mean.shadow, loaded.shadow, strict=True))
+
+
+def test_a_checkpoint_without_the_average_loads_with_a_warning(loop, tmp_path):
+    loop(batches=1).run().accelerator.save_state(str(tmp_path))
+    record, _ = loop().prepare()
+    mean = Mean(record.model)
+    record.accelerator.register_average(mean, "slow")
+    with pytest.warns(UserWarning, match=r"has no average_slow\.safetensors: the average 'slow' stays as it is"):
+        record.accelerator.load_state(str(tmp_path))
+    assert mean.t_last == 0
+
+
+def test_an_average_that_is_not_registered_any_more_is_no_hindrance(loop, tmp_path):
+    record = loop(batches=1).run()
+    record.accelerator.register_average(Mean(record.model))
+    record.accelerator.save_state(str(tmp_path))
+    other, _ = loop().prepare()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        other.accelerator.load_state(str(tmp_path))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_tensors_come_back_bit_for_bit(tmp_path, dtype):
+    tensor = torch.randn(3, 4).to(dtype)
+    shared = {
+        "one": tensor,
+        "view": tensor[:, 1:3],
+        "again": tensor,
+        "empty": torch.zeros(0, 2),
+        "scalar": tensor[0, 0],
+    }
+    write_states(tmp_path, {"x": shared})
+    loaded = read_state(tmp_path / "average_x.safetensors")
+    for name, value in shared.items():
+        assert loaded[name].dtype == value.dtype
+        assert torch.equal(loaded[name], value)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "a b", "ä"])
+def test_a_name_that_is_no_part_of_a_file_name_is_refused(name):
+    with pytest.raises(ValueError, match="`name` must be made of letters"):
+        Averages().add(name, Mean(torch.nn.Linear(1, 1)))
+
+
+def test_a_name_is_used_once():
+    averages = Averages()
+    mean = Mean(torch.nn.Linear(1, 1))
+    averages.add("ema", mean)
+    averages.add("ema", mean)
+    with pytest.raises(ValueError, match="'ema' is registered already"):
+        averages.add("ema", Mean(torch.nn.Linear(1, 1)))
+
+
+def test_an_object_without_a_state_is_refused():
+    with pytest.raises(TypeError, match="must have `state_dict` and `load_state_dict`, got object"):
+        Averages().add("ema", object())
+
+
+def test_a_state_that_needs_pickle_is_refused(tmp_path):
+    with pytest.raises(TypeError, match="must hold tensors, numbers, strings, lists and dicts, got"):
+        write_states(tmp_path, {"x": {"f": print}})
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("damage", ["cut", "foreign"])
+def test_a_damaged_file_is_named(tmp_path, damage):
+    path = tmp_path / "average_x.safetensors"
+    write_states(tmp_path, {"x": {"t": torch.ones(100)}})
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:50])
+    else:
+        save_file({"t": torch.ones(1)}, path)
+    with pytest.raises(CheckpointError, match=r"average_x\.safetensors must hold an average"):
+        read_state(path)
