@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import CannotRun
 from .launch import Finished, Job, describe, run, script_of
-from .table import runs_table, verdict_lines
+from .table import runs_table, unproven, verdict_lines
 from .verdicts import judge
 
 _SHOWN_COUNTERS = 2
@@ -52,9 +52,14 @@ class Comparison:
                 return finished.exit_code or 128 + finished.interrupted_by
             if finished.exit_code != 0:
                 return 2 if len(self.runs) > 1 or finished.exit_code is None else finished.exit_code
-            if not finished.timeline.attempts:
+            if not finished.timeline.attempts or unproven(finished):
                 return 2
-        return int(any(verdict.is_defect for verdict in judge(self.runs[-1].timeline)))
+        return int(judged_wrong(self.runs[-1]))
+
+
+def judged_wrong(finished: Finished) -> bool:
+    """Whether anything moved on a skipped update."""
+    return any(verdict.is_defect for verdict in judge(finished.timeline))
 
 
 def jobs(job: Job, against: Options) -> list[Job]:

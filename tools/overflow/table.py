@@ -81,22 +81,31 @@ def _shortened(verdicts: Sequence[Verdict]) -> list[str]:
     return lines
 
 
+def unproven(finished: Finished) -> bool:
+    """Whether an overflow was asked for and none was put in, so that nothing can be said."""
+    timeline, plan = finished.timeline, finished.job.plan
+    if plan.rank is not None and plan.rank not in finished.timelines:
+        return True
+    return plan.is_active and not any(attempt.injected for attempt in timeline.attempts)
+
+
 def remarks(finished: Finished) -> list[str]:
     """How the run was set up and how it ended, where that is not plain."""
     timeline, plan = finished.timeline, finished.job.plan
     found = list(timeline.notes)
     if any(optimizer.scaler == "installed" for optimizer in timeline.optimizers.values()):
         found.append("the script has no working scaler here, so a GradScaler was installed for this run")
+    if plan.rank is not None and finished.timelines and plan.rank not in finished.timelines:
+        found.append(f"no process had rank {plan.rank}; seen: {', '.join(map(str, sorted(finished.timelines)))}")
     if plan.is_active and timeline.optimizers and not any(o.chosen for o in timeline.optimizers.values()):
         names = ", ".join(optimizer.name for optimizer in timeline.optimizers.values())
         found.append(f"no optimizer is called {plan.optimizer!r}; there is {names}")
     made = {attempt.number for attempt in timeline.attempts if attempt.injected}
-    if plan.at and timeline.attempts and not finished.job.plan.rate:
-        never = [str(number) for number in plan.at if number not in made]
-        if never and (plan.rank is None or plan.rank == timeline.rank):
-            found.append(
-                f"no overflow was put into attempt {', '.join(never)}: it was not made, or it had no gradient"
-            )
+    never = [str(number) for number in plan.at if number not in made]
+    if never and timeline.attempts and plan.rank in (None, timeline.rank):
+        found.append(f"no overflow was put into attempt {', '.join(never)}: it was not made, or it had no gradient")
+    if timeline.attempts and unproven(finished):
+        found.append("the run proves nothing, because no attempt overflowed as it was asked for")
     if not finished.complete:
         found.append(f"the run is incomplete: {describe(finished)}")
     return found
