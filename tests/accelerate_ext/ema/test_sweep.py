@@ -1,0 +1,147 @@
+"""Sweeps over widths: each measured once, kept at once, continued later; and the best width."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import sys
+
+import pytest
+from safetensors.torch import load_file
+
+from accelerate_ext.ema.header import SnapshotError
+from accelerate_ext.ema.sweep import MetricError, Point, Sweep, sweep
+
+WIDTHS = (0.05, 0.075, 0.11, 0.15, 0.2)
+
+
+def sweep_of(values, direction="min"):
+    return Sweep({}, tuple(Point(width, value, 0.0) for width, value in values.items()), "", direction)
+
+
+def parabola(width, at=0.12):
+    return 3 + 2 * math.log(width / at) ** 2
+
+
+@pytest.fixture
+def distance_to(known_run):
+    """A metric with a known optimum: the distance from the true average of width 0.12."""
+    known_run.save_all(16)
+
+    def metric(path):
+        metric.calls.append(path.name)
+        return known_run.error(load_file(path), 1600, 0.12)
+
+    metric.calls = []
+    return metric
+
+
+def test_every_width_is_measured_on_the_average_that_it_names(known_run, tmp_path, distance_to):
+    got = sweep(known_run.folder, distance_to, tmp_path / "sweep.json", WIDTHS)
+    assert [point.sigma_rel for point in got.points] == list(WIDTHS)
+    assert min(got.points, key=lambda point: point.value).sigma_rel == 0.11
+    assert len(distance_to.calls) == 5 and "0.075000" in distance_to.calls[1]
+    assert all(point.predicted_error < 0.01 for point in got.points)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["snapshots", "sweep.json"]
+
+
+def test_a_sweep_goes_on_where_it_stopped(known_run, tmp_path, distance_to):
+    def fails(path):
+        if len(distance_to.calls) == 3:
+            raise MetricError("stopped")
+        return distance_to(path)
+
+    fails.__qualname__ = distance_to.__qualname__
+    with pytest.raises(MetricError, match="stopped"):
+        sweep(known_run.folder, fails, tmp_path / "sweep.json", WIDTHS, batch=2)
+    assert len(Sweep.load(tmp_path / "sweep.json").points) == 3
+    got = sweep(known_run.folder, distance_to, tmp_path / "sweep.json", (*WIDTHS, 0.06))
+    assert len(distance_to.calls) == 6 and len(got.points) == 6
+    assert sweep(known_run.folder, distance_to, tmp_path / "sweep.json", WIDTHS) == got
+    assert len(distance_to.calls) == 6
+
+
+@pytest.mark.parametrize("change", [{"step": 800}, {"fit": "profile"}, {"dtype": "bfloat16"}, {"direction": "max"}])
+def test_results_of_another_sweep_are_not_mixed_in(known_run, tmp_path, distance_to, change):
+    sweep(known_run.folder, distance_to, tmp_path / "sweep.json", (0.10,))
+    before = (tmp_path / "sweep.json").read_text()
+    with pytest.raises(SnapshotError, match=f"another sweep .*{next(iter(change))}"):
+        sweep(known_run.folder, distance_to, tmp_path / "sweep.json", (0.10,), **change)
+    assert (tmp_path / "sweep.json").read_text() == before
+
+
+def test_a_command_is_given_the_file_and_prints_the_number(known_run, tmp_path):
+    known_run.save_all(8)
+    code = "import os, sys; print('loading'); print(os.path.getsize(sys.argv[1]) * float(sys.argv[2]))"
+    got = sweep(
+        known_run.folder,
+        [sys.executable, "-c", code, "{path}", "{sigma_rel}"],
+        tmp_path / "s.json",
+        (0.10,),
+        keep=True,
+    )
+    built = tmp_path / "s-averages" / "reconstructed-000000001600-0.100000.safetensors"
+    assert got.points[0].value == pytest.approx(built.stat().st_size * 0.10)
+
+
+@pytest.mark.parametrize(
+    ("command", "match"),
+    [
+        (f"{sys.executable} -c 'import sys; sys.exit(\"no GPU\")' {{path}}", "exit code 1:\nno GPU"),
+        (f"{sys.executable} -c 'print(1.5, 2)' {{path}}", "must be a number, it is '1.5 2'"),
+        (f"{sys.executable} -c pass {{path}}", "must be a number, it is nothing"),
+        (f"{sys.executable} -c pass", "must say where the file goes, with {path}"),
+        ("no-such-program {path}", "cannot run no-such-program"),
+    ],
+)
+def test_a_command_that_gives_no_number_is_an_error(known_run, tmp_path, command, match):
+    known_run.save_all(8)
+    with pytest.raises(MetricError, match=match):
+        sweep(known_run.folder, command, tmp_path / "s.json", (0.10,))
+
+
+def test_a_value_that_is_not_finite_is_kept_as_missing(known_run, tmp_path):
+    known_run.save_all(8)
+    got = sweep(
+        known_run.folder, lambda path: math.inf if "0.100" in path.name else 2.0, tmp_path / "s.json", (0.05, 0.10)
+    )
+    assert json.loads((tmp_path / "s.json").read_text())["points"][1]["value"] is None
+    assert got.best() == (0.05, 2.0)
+    assert math.isnan(Sweep.load(tmp_path / "s.json").points[1].value)
+
+
+def test_widths_that_cannot_be_built_are_left_out_unless_forced(known_run, tmp_path):
+    known_run.save_all(4, (0.10,))
+    got = sweep(known_run.folder, lambda path: 1.0, tmp_path / "s.json", (0.005, 0.10))
+    assert [point.sigma_rel for point in got.points] == [0.10]
+    got = sweep(known_run.folder, lambda path: 1.0, tmp_path / "f.json", (0.005, 0.10), force=True)
+    assert got.points[0].predicted_error > 0.5
+
+
+@pytest.mark.parametrize("direction", ["min", "max"])
+def test_the_best_width_is_found_between_the_measured_ones(direction):
+    sign = 1 if direction == "min" else -1
+    got = sweep_of({width: sign * parabola(width) for width in (0.05, 0.075, 0.10, 0.15, 0.2, 0.25)}, direction).best()
+    assert got == pytest.approx((0.12, sign * 3))
+
+
+def test_an_optimum_at_the_border_is_the_measured_one():
+    assert sweep_of({width: width for width in WIDTHS}).best() == (0.05, 0.05)
+    assert sweep_of({0.05: 2.0, 0.1: 1.0}).best() == (0.1, 1.0)
+    assert sweep_of({0.05: math.nan}).best() is None
+
+
+def test_results_are_also_a_table():
+    rows = list(csv.DictReader(io.StringIO(sweep_of({0.05: 2.0, 0.1: 1.0}).to_csv())))
+    assert [(float(row["sigma_rel"]), float(row["value"])) for row in rows] == [(0.05, 2.0), (0.1, 1.0)]
+
+
+def test_what_is_no_sweep_is_refused(tmp_path):
+    for text in ("{}", "[1]", "nothing", '{"format": "other"}'):
+        (tmp_path / "s.json").write_text(text)
+        with pytest.raises(SnapshotError, match=r"s\.json must be the results of a sweep"):
+            Sweep.load(tmp_path / "s.json")
+    with pytest.raises(ValueError, match="needs one width or more"):
+        sweep(tmp_path, lambda path: 1.0, tmp_path / "new.json", ())
