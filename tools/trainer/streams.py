@@ -1,16 +1,17 @@
 """Go on with a stream for steps that were skipped.
 
 What: an epoch over a dataset without length has as many attempts more as there are skipped steps, also for the
-position of a resumed run.
+position of a resumed run. A stream that is exhausted for good ends the training with its last step saved.
 Why: such an epoch has `max_steps` attempts. After skips a stream that is not exhausted would be opened again and read
-from its start. One that is exhausted ends its epoch as before.
+from its start. One that is exhausted ends its epoch and is opened again as before; if that finds nothing because it
+can be read once only, Accelerate's dispatcher raises a ValueError, which a run without skips would not have met.
 Refuses: a loop over updates that is not a `for` over a `range`; other marks of a missing length than `sys.maxsize`.
 """
 
 from __future__ import annotations
 
 from .paths import TRAINER
-from .shape import ShapeError, above, find, header, method
+from .shape import ShapeError, above, after, find, header, instead, method
 from .step import Placed, Read, Step
 
 LOOP = """
@@ -19,6 +20,24 @@ for {step} in itertools.count({first}):
     num_extra_steps = self.state.num_skipped_steps if self.state.num_train_epochs == sys.maxsize else 0
     if {step} >= {updates} + num_extra_steps:
         break
+"""
+
+FETCH = """
+try:
+    {target} = {call}(
+        {arguments}
+    )
+except ValueError:
+    # Only a stream that can be read once has no first batch when it is opened again for skipped steps
+    if step >= 0 or epoch == epochs_trained or num_extra_steps == 0:
+        raise
+    break
+"""
+
+EXHAUSTED = """
+if 0 < self.args.max_steps <= self.state.global_step + self.state.num_skipped_steps:
+    # There was data for all steps, but some were skipped
+    self.state.max_steps = self.state.global_step
 """
 
 RESUME = """
@@ -38,6 +57,26 @@ def _loop(read: Read) -> Placed:
     return Placed(TRAINER, header(source, loop, text), "loop over updates")
 
 
+def _fetch(read: Read) -> Placed:
+    source = read(TRAINER)
+    scope = method(source, "Trainer", "_run_epoch")
+    fetch = find(scope, "ANY = self.get_batch_samples(ANY, ANY, ANY)", "`_run_epoch`")
+    indent = source.indentation(fetch)
+    target, call = source.segment(fetch.targets[0]), fetch.value
+    arguments = ", ".join(source.segment(argument) for argument in call.args)
+    text = FETCH.format(target=target, call=source.segment(call.func), arguments=arguments)
+    text = text.strip("\n").replace("\n", "\n" + indent)
+    return Placed(TRAINER, instead(source, fetch, text), "fetch of batches")
+
+
+def _exhausted(read: Read) -> Placed:
+    source = read(TRAINER)
+    scope = method(source, "Trainer", "_run_epoch")
+    block = find(scope, "if step < 0: ...", "`_run_epoch`")
+    stop = find(block, "self.control.should_training_stop = True", "the end of a training without data")
+    return Placed(TRAINER, after(source, stop, EXHAUSTED), "end of an exhausted stream")
+
+
 def _resume(read: Read) -> Placed:
     scope = method(read(TRAINER), "Trainer", "_init_training_state")
     names = {argument.arg for argument in scope.args.args}
@@ -54,8 +93,9 @@ STEP = Step(
 An epoch over a dataset without length has max_steps attempts. Let it
 have one more for each skipped step, so that a stream that has not ended
 is not opened again and read from its start. A finite one is iterated
-again as before, and an exhausted one still ends the training.
+again as before. One that is exhausted and can be read once only ends
+the training with the steps that it gave, and they are saved.
 
 Nothing counts skipped steps yet, so this changes nothing.""",
-    places=(_loop, _resume),
+    places=(_loop, _fetch, _exhausted, _resume),
 )

@@ -244,13 +244,10 @@ def prepare(
     set_seed(args.seed)
     recorder = Recorder(overflow, kind, first)
     dataset = Examples(data) if isinstance(data, int) else data
-    trainer = trainer_class(
-        model=model or Model(dropout),
-        args=args,
-        train_dataset=dataset,
-        callbacks=[recorder, *callbacks],
-        **(trainer_options or {}),
-    )
+    extra = dict(trainer_options or {})
+    if "model_init" not in extra:
+        extra["model"] = model or Model(dropout)
+    trainer = trainer_class(args=args, train_dataset=dataset, callbacks=[recorder, *callbacks], **extra)
     if scale is not None:
         use_scaler(trainer, scale)
     handler = Messages()
