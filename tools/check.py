@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from . import series as store
 from .catalog import Upstream
@@ -18,6 +19,9 @@ from .site import Outcome
 from .trees import on_top
 
 _FILE = re.compile(rb"^diff --git a/(.+) b/\1\nindex ([0-9a-f]{40})\.\.([0-9a-f]{40})", re.MULTILINE)
+
+
+FORMAT = "applied-updates.check/1"
 
 
 class State(str, Enum):
@@ -38,6 +42,11 @@ class Verdict:
     file: str
     state: State
     message: str
+
+
+def as_document(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The JSON document (schemas/check.schema.json), ready to be dumped."""
+    return {"format": FORMAT, "verdicts": [vars(verdict) | {"state": verdict.state.value} for verdict in verdicts]}
 
 
 def check(upstream: Upstream, tree: Tree, folder: Path) -> list[Verdict]:

@@ -14,7 +14,7 @@ from .errors import CannotRun
 def python_files(paths: Sequence[Path]) -> list[Path]:
     """The files named, and all `*.py` below the folders named but for hidden ones, each once and in order.
 
-    Raises: CannotRun, with every path that is not there.
+    Raises: CannotRun, with every path that is not there; or if there is no such file at all.
     """
     missing = [str(path) for path in paths if not path.exists()]
     if missing:
@@ -22,6 +22,8 @@ def python_files(paths: Sequence[Path]) -> list[Path]:
     found: dict[Path, None] = {}
     for path in paths:
         found |= dict.fromkeys(_below(path) if path.is_dir() else [path])
+    if not found:
+        raise CannotRun(f"there must be a Python file to read, but there is none in {', '.join(map(str, paths))}")
     return list(found)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,17 +25,18 @@ class Inspected:
 
 def inspect(path: Path, options: Options) -> Inspected:
     """Reads and rewrites a file in memory. One that cannot be read or parsed gets a report with a failure."""
+    name = os.fsencode(path).decode("utf-8", "replace")
     try:
         data = path.read_bytes()
     except OSError as error:
-        return Inspected(path, FileReport(str(path), failure=Failure(f"the file cannot be read: {error.strerror}")))
+        return Inspected(path, FileReport(name, failure=Failure(f"the file cannot be read: {error.strerror}")))
     try:
         result = rewrite(data, options)
     except SourceError as error:
         newer = newer_syntax(data, error.line)
         message = f"{error}: {newer}" if newer else str(error)
-        return Inspected(path, FileReport(str(path), failure=Failure(message, error.line, error.col)))
-    found = FileReport(str(path), tuple(result.sites))
+        return Inspected(path, FileReport(name, failure=Failure(message, error.line, error.col)))
+    found = FileReport(name, tuple(result.sites))
     if result.before == result.after:
         return Inspected(path, found)
     return Inspected(path, found, result.before, result.after)

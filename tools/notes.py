@@ -34,6 +34,8 @@ def notes(upstream: Upstream, tree: Tree, series: Series, names: list[str]) -> s
 def _commands(upstream: Upstream, tree: Tree, series: Series) -> str:
     where = f" --base {tree.base}" if tree.base != upstream.base else ""
     source = "" if upstream.is_release else " --source CHECKOUT"
+    below = [f"`{name}`" for name in upstream.chain(series.name)[:-1]]
+    stands = f"\nIt stands on {' and '.join(below)}: those come first. `apply` sees to it." if below else ""
     return f"""\
 ## Commands
 
@@ -43,7 +45,8 @@ def _commands(upstream: Upstream, tree: Tree, series: Series) -> str:
 
 The first writes mails for `git am` with context, the second makes the same commits on a new branch, the third proves
 that the committed patches are what the tools write today. Those hold no context and fit the base exactly: `git apply
---unidiff-zero PATCH`, in the order of the file `series`. A commit that has moved on takes the mails: `git am -3`."""
+--unidiff-zero PATCH`, in the order of the file `series`. A commit that has moved on takes the mails: `git am -3`.
+{stands}""".rstrip()
 
 
 def _patch(name: str, patch: Patch) -> str:

@@ -100,7 +100,9 @@ def _build(name: str, *wanted: tuple[str, bytes, bytes]):
     def build(tree) -> Series:
         made = [(path, *_replaced(tree, path, old, new, path[8:-3])) for path, old, new in wanted]
         patches = tuple(patch for _, patch, _ in made if patch)
-        return Series(name, patches, f"Facts about {name}.", {path: (site,) for path, patch, site in made if not patch})
+        return Series(
+            name, patches, f"Facts about {name}.", {path: (site,) for path, patch, site in made if not patch}
+        )
 
     return build
 

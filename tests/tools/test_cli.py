@@ -196,6 +196,10 @@ class TestSeries:
             assert run("generate", "sample", "--series", name, "--record").exit_code == 0
         result = run("check")
         assert (result.exit_code, result.stdout.count(": current: ")) == (0, 3)
+        document = json.loads(run("check", "--json").stdout)
+        schema = json.loads((Path(report.__file__).parent / "schemas" / "check.schema.json").read_text())
+        jsonschema.validate(document, schema)
+        assert [verdict["state"] for verdict in document["verdicts"]] == ["current"] * 3
         path = tmp_path / "patches" / "sample" / upstream[1].base / "top" / "0001-one.patch"
         path.write_bytes(path.read_bytes() + b"\n")
         result = run("check", "sample")
@@ -234,6 +238,14 @@ class TestSeries:
         result = run("generate", "sample")
         assert result.exit_code == 2
         assert "could not be written" in result.stderr
+
+    @pytest.mark.parametrize("fault", [ValueError("odd"), KeyboardInterrupt()])
+    def test_a_fault_of_ours_and_an_interrupt_are_no_difference(self, upstream, monkeypatch, fault):
+        def raising(tree):
+            raise fault
+
+        monkeypatch.setitem(sys.modules["tools.upstreams.sample"].SERIES, "first", raising)
+        assert run("generate", "sample").exit_code == 2
 
 
 @pytest.mark.usefixtures("identity")

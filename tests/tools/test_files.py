@@ -24,6 +24,12 @@ def test_all_missing_paths_are_named(tmp_path):
         python_files([tmp_path / "one.py", tmp_path, tmp_path / "two.py"])
 
 
+def test_a_folder_without_a_python_file_is_no_quiet_success(tmp_path):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(CannotRun, match="there is none in"):
+        python_files([tmp_path])
+
+
 def test_modes_and_links_stay(tmp_path):
     target, link = tmp_path / "run.py", tmp_path / "link.py"
     target.write_bytes(b"a")
