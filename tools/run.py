@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +16,12 @@ from . import catalog
 from . import series as store
 from .catalog import Upstream
 from .checkout import GitTree
-from .demo.trainer_runs import OVERFLOW_AT, has_torch, trainer_tables
 from .errors import Unavailable
 from .generate import Generated, export, generate, open_source, prove
+from .overflow.trainer_table import trainer_table
 from .release import WheelTree, download
 from .report import summary, text_line
-from .trainer.released_copy import changed_files
+from .trainer.released_copy import changed_files, patched_copy
 
 Say = Callable[[str], None]
 Source = GitTree | WheelTree
@@ -42,7 +45,7 @@ def run(out: Path) -> bool:
         made = [_newest(rows[name], out, say, bar) for name in RELEASES]
         _examples(rows, out, say, bar)
         bar.set_postfix_str("Trainer runs")
-        is_right = _trainer(made, say)
+        is_right = _trainer(made, say, bar)
         bar.update()
     return is_right and all(one.series.patches for one in made)
 
@@ -106,19 +109,21 @@ def _finish(made: Generated, out: Path, say: Say, bar: tqdm) -> Generated:
     return made
 
 
-def _trainer(made: list[Generated], say: Say) -> bool:
-    """The same Trainer run on unpatched and patched releases; True if the patched one counts right."""
-    if not has_torch():
+def _trainer(made: list[Generated], say: Say, bar: tqdm) -> bool:
+    """The same Trainer runs on unpatched and patched releases; True if the patched ones count right."""
+    if importlib.util.find_spec("torch") is None:
         say("the Trainer runs are left out: this Python has no torch")
         return True
-    wheels = {one.upstream.name: download(one.upstream, one.tree.base) for one in made}
-    changes = {path: data for one in made for path, data in changed_files(one.series).items()}
-    tables = trainer_tables(wheels, changes)
-    releases = " and ".join(f"{one.upstream.name} {one.tree.base}" for one in reversed(made))
-    for table in tables:
-        say(f"\nTrainer of {releases}, optim={table.optimizer}, 6 steps, overflow at attempt {OVERFLOW_AT}:\n")
-        say(table.text.rstrip())
-    return all(table.is_right for table in tables)
+    with tempfile.TemporaryDirectory(prefix="applied-updates-") as folder:
+        unpatched, patched = Path(folder) / "unpatched", Path(folder) / "patched"
+        for one in made:
+            with zipfile.ZipFile(download(one.upstream, one.tree.base)) as wheel:
+                wheel.extractall(unpatched)
+            patched_copy(unpatched / one.upstream.name, changed_files(one.series), patched)
+        proof = trainer_table([unpatched], [patched, unpatched], on_run=bar.set_postfix_str)
+    say(f"\n{' and '.join(f'{one.upstream.name} {one.tree.base}' for one in reversed(made))}")
+    say(proof.text.rstrip())
+    return proof.is_right
 
 
 def _counted(number: int, one: str, many: str = "") -> str:

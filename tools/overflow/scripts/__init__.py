@@ -1,0 +1,1 @@
+"""Scripts that are run in a process of their own, never imported."""
