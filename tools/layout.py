@@ -53,6 +53,8 @@ class Layout:
     def add_clauses(self, node: ast.If, anchor: ast.expr, clauses: Sequence[str], word: str = "and") -> list[Edit]:
         """Puts clauses behind one clause of a test (`anchor`), a clause a line where the test is or gets long."""
         start, end = self.source.span(node.test)
+        if anchor is node.test and isinstance(anchor, ast.NamedExpr):
+            return self._behind_walrus(node, clauses, word)
         at = self._past_parentheses(anchor, end)
         if node.test.lineno == node.test.end_lineno:
             text = self.source.text
@@ -61,9 +63,20 @@ class Layout:
                 return [Edit(at, at, "".join(f" {word} {item}" for item in clauses))]
             return self._exploded(node, self._split(node.test, word, at, clauses), word)
         if self._is_parenthesised(node) and self._ends_line(at):
-            indent = self._line_indent(anchor.end_lineno or anchor.lineno)
+            line = anchor.end_lineno or anchor.lineno
+            at = self.source.line_end(line)  # a comment stays with its clause
+            indent = self._line_indent(line)
             return [Edit(at, at, "".join(f"{self.source.newline}{indent}{word} {item}" for item in clauses))]
         return [Edit(at, at, "".join(f" {word} {item}" for item in clauses))]
+
+    def _behind_walrus(self, node: ast.If, clauses: Sequence[str], word: str) -> list[Edit]:
+        """Clauses behind `(name := value)`, outside its parentheses, so that the name keeps its value."""
+        start, end = self.source.span(node.test)
+        more = "".join(f" {word} {item}" for item in clauses)
+        if self._is_parenthesised(node):
+            at = self.source.text.index(")", end) + 1
+            return [Edit(at, at, more)]
+        return [Edit(start, start, "("), Edit(end, end, f"){more}")]
 
     def prepend_clauses(self, node: ast.If, clauses: Sequence[str]) -> list[Edit]:
         """Puts clauses, joined by `and`, before the whole test of an `if`."""

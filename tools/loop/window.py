@@ -72,7 +72,21 @@ class Windows:
                     replaced.discard(name)
                     fresh.add(name) if node in outer or self._is_in_with(node, outer) else self._restarted.add(name)
         found = {*grown, *(name for name in replaced if name not in self._restarted)}
+        found |= {name for name in self._gathered_elsewhere(outer[0])}
         return {name for name in found if name not in fresh and names.root(name) not in fresh}
+
+    def _gathered_elsewhere(self, node: ast.stmt) -> set[str]:
+        """Shared keys (attributes, names of an enclosing function) that other functions add to."""
+        scope = self.script.places[node].scope
+        found: set[str] = set()
+        for other in self.script.scopes:
+            if other is scope or not other.is_function or not (other.owner is scope.owner or other.parent is scope):
+                continue
+            for inner in within(other.node.body):
+                for name in gathers(inner) if isinstance(inner, (ast.AugAssign, ast.Expr)) else ():
+                    if self.script.home(other, name) is self.script.home(scope, name) is not other:
+                        found.add(name)
+        return found
 
     def _is_in_with(self, node: ast.stmt, outer: list[ast.stmt]) -> bool:
         """Whether a statement runs in every iteration: nothing but `with` stands round it."""
@@ -175,16 +189,19 @@ class Windows:
 def gathers(node: ast.stmt) -> list[str]:
     """Keys that a statement adds something to."""
     if isinstance(node, ast.AugAssign):
-        name = key(node.target) or (key(node.target.value) if isinstance(node.target, ast.Subscript) else None)
-        return [name] if name else []
+        return _with_owner(node.target)
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         if node.value.func.attr in _GATHER:
-            owner = node.value.func.value
-            name = key(owner) or (key(owner.value) if isinstance(owner, ast.Subscript) else None)
-            return [name] if name else []
+            return _with_owner(node.value.func.value)
         return []
     return [name for target, value in assigned(node) if (name := key(target)) and _reads(value, name)
             and isinstance(value, (ast.BinOp, ast.IfExp, ast.Call))]  # fmt: skip
+
+
+def _with_owner(target: ast.expr) -> list[str]:
+    """The key of what grows, and that of the container whose item it is."""
+    owner = target.value if isinstance(target, ast.Subscript) else None
+    return [name for item in (target, owner) if (name := key(item)) is not None]
 
 
 def cleared(node: ast.stmt, gathered: set[str]) -> list[str]:

@@ -85,7 +85,9 @@ def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
     flag = _flag(work, node, state, _KIND)
     if flag is not None and work.edit(node, _KIND, lambda: _edits(work, node, state, flag)):
         work.keep(flag)
-        gated.update(id(inner) for inner in within(node.body))
+        leaves = isinstance(node.body[-1], (ast.Continue, ast.Return))
+        rest = work.script.places[node].following if leaves else []
+        gated.update(id(inner) for inner in within([*node.body, *rest]))
         more = (
             "; where the loop accumulates it also no longer fires at every micro-batch" if state.sync is None else ""
         )

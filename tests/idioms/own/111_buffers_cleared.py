@@ -1,0 +1,31 @@
+from accelerate import Accelerator
+from toykit import EMA, Bar, Loader, Model, Optimizer, Scheduler, done
+
+
+def main():
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model = Model()
+    optimizer = Optimizer(model)
+    lr_scheduler = Scheduler(optimizer)
+    model, optimizer, loader, lr_scheduler = accelerator.prepare(model, optimizer, Loader(14), lr_scheduler)
+    global_step, losses, metrics, rows = 0, [], {"tokens": 0}, []
+    for step, batch in enumerate(loader):
+        with accelerator.accumulate(model):
+            loss = model(batch)
+            losses.append(loss)
+            metrics["tokens"] += 4
+            rows.extend([1, 2])
+            accelerator.backward(loss)
+            optimizer.step()
+            lr_scheduler.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            global_step += 1
+            accelerator.log({"loss": sum(losses) / 2, "tokens": metrics["tokens"], "rows": len(rows)}, step=global_step)
+            losses.clear()
+            metrics = {"tokens": 0}
+            del rows[:]
+    done(global_step=global_step)
+
+
+main()

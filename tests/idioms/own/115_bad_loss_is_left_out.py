@@ -1,0 +1,32 @@
+from accelerate import Accelerator
+from toykit import EMA, Bar, Loader, Model, Optimizer, Scheduler, done
+
+
+def main():
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model = Model()
+    optimizer = Optimizer(model)
+    lr_scheduler = Scheduler(optimizer)
+    model, optimizer, loader, lr_scheduler = accelerator.prepare(model, optimizer, Loader(14), lr_scheduler)
+    import math
+
+    global_step, ema, train_loss = 0, EMA(model), 0.0
+    for step, batch in enumerate(loader):
+        with accelerator.accumulate(model):
+            loss = model(batch)
+            train_loss += loss
+            if not math.isfinite(loss):
+                optimizer.zero_grad()
+                continue
+            accelerator.backward(loss)
+            optimizer.step()
+            lr_scheduler.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            global_step += 1
+            ema.step(model.parameters())
+            train_loss = 0.0
+    done(global_step=global_step)
+
+
+main()

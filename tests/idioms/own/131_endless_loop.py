@@ -1,0 +1,31 @@
+from accelerate import Accelerator
+from toykit import EMA, Bar, Loader, Model, Optimizer, Scheduler, done
+
+
+def main():
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model = Model()
+    optimizer = Optimizer(model)
+    lr_scheduler = Scheduler(optimizer)
+    model, optimizer, loader, lr_scheduler = accelerator.prepare(model, optimizer, Loader(14), lr_scheduler)
+    global_step, bar, window, batches = 0, Bar(), 0.0, iter(range(100))
+    while True:
+        batch = next(batches)
+        with accelerator.accumulate(model):
+            loss = model(batch)
+            window += loss / 2
+            accelerator.backward(loss)
+            optimizer.step()
+            lr_scheduler.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            global_step += 1
+            bar.update(1)
+            accelerator.log({"loss": window}, step=global_step)
+            window = 0.0
+            if global_step >= 5:
+                break
+    done(global_step=global_step)
+
+
+main()
