@@ -17,6 +17,9 @@ from .prepare import expected_distance, prepare
 from .profile import gamma_from_sigma_rel, sigma_rel_from_gamma
 from .reconstruct import Inputs
 
+WORST_RATIO = 4.0
+ROUNDING = 1e-3
+
 
 @dataclass(frozen=True)
 class Check:
@@ -32,6 +35,11 @@ class Check:
     predicted_error: float
     measured_error: float
     relative_difference: float
+
+    @property
+    def bound(self) -> float:
+        """The largest measured error to expect of good snapshots: what real runs have shown, and some rounding."""
+        return WORST_RATIO * self.predicted_error + ROUNDING
 
 
 def check(

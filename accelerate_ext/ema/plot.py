@@ -73,6 +73,7 @@ def plot_errors(
             axes.plot(counts, line, marker="o", label=f"{width:g}")
     axes.set(xscale="log", yscale="log", xlabel="snapshots", ylabel="expected error")
     axes.set_xticks(list(counts), [str(count) for count in counts])
+    axes.set_xticks([], minor=True)
     axes.set_title(f"Stored: sigma_rel {', '.join(f'{width:g}' for width in stored)}")
     axes.legend(title="wanted")
     return figure
