@@ -86,8 +86,8 @@ class Average(Evaluation):
             self._storage.move_if(*self._clock.advance_on_device(t, n))
             return
         images = None if n is None else whole(n, "n", 1)
-        if (weights := self._clock.advance(whole(t, "t", 0), images)) is not None:
-            self._storage.move(weights)
+        if (move := self._clock.advance(whole(t, "t", 0), images)) is not None:
+            self._storage.move(move)
 
     def _look(self) -> None:
         if not self.parameters.is_unchanged():

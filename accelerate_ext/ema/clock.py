@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .weighting import Weighting
+from .weighting import Move, Weighting
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class Clock:
         self._host = Reading()
         self._device: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor] | None = None
 
-    def advance(self, t: int, n: int | None) -> list[float] | None:
-        """Weights of the model in the averages at applied step t; None if it is not time to move them.
+    def advance(self, t: int, n: int | None) -> Move | None:
+        """How the averages move at applied step t; None if it is not time to.
 
         Raises: ValueError if t went back, or n is given now and was not before, or the other way round.
         """
@@ -48,12 +48,12 @@ class Clock:
         if not self._weighting.is_due(last.averaged, now):
             self._host = Reading(t, now, last.averaged, unit)
             return None
-        weights = self._weighting.new_weights(last.averaged, now)
+        move = self._weighting.move(last.averaged, now)
         self._host = Reading(t, now, now, unit)
-        return weights
+        return move
 
-    def advance_on_device(self, t: torch.Tensor, n: int | torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Whether it is time () and the weights (A,), on t's device, without waiting for it.
+    def advance_on_device(self, t: torch.Tensor, n: int | torch.Tensor | None) -> tuple[torch.Tensor, Move]:
+        """Whether it is time (), and how the averages move then, on t's device, without waiting for it.
 
         A t that went back changes nothing, and raises when the clock is read.
         """
@@ -66,18 +66,18 @@ class Clock:
         went_back = went_back | (t < step)
         step = torch.maximum(step, t)
         now = step.clone() if n is None else now + covered * n
-        due, weights = self._weighting.on_device(averaged, now)
+        due, move = self._weighting.on_device(averaged, now)
         self._device = (step, now, torch.where(due, now, averaged), went_back)
         self._host = Reading(unit=unit)
-        return due, weights
+        return due, move
 
-    def flush(self) -> list[float] | None:
-        """Weights that bring averages which lie behind up to now; None if they do not."""
+    def flush(self) -> Move | None:
+        """The move that brings averages which lie behind up to now; None if they do not."""
         last = self.read()
         if last.averaged == last.now:
             return None
         self._host = Reading(last.step, last.now, last.now, last.unit)
-        return self._weighting.new_weights(last.averaged, last.now)
+        return self._weighting.move(last.averaged, last.now)
 
     def read(self) -> Reading:
         """The times as numbers; waits for the device where they are there.

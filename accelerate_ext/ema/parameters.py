@@ -32,8 +32,9 @@ class ParameterSet:
     def __init__(self, model: Model, include_frozen: bool = False):
         self.module = unwrap(model) if isinstance(model, nn.Module) else None
         self.include_frozen = include_frozen
-        self._sort([*_named(model if self.module is None else self.module)])
-        _check_usable(self.given)
+        named = [*_named(model if self.module is None else self.module)]
+        _check_usable(dict(named))
+        self._sort(named)
         if not self.averaged:
             raise ParameterSetError("there is no trainable floating-point parameter to average; got " + _kind(model))
         self._watch()
@@ -136,6 +137,22 @@ class ParameterSet:
         if wrong:
             raise ParameterSetError("these parameters do not fit the averages:\n  " + "\n  ".join(wrong))
         return found
+
+
+def reshaped(before: Mapping[str, tuple[int, ...]], now: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """What to say of parameters that have another shape than they had."""
+    return [
+        f"{name}: {list(before[name])} became {list(shape)}" for name, shape in now.items() if before[name] != shape
+    ]
+
+
+def changed(problems: Iterable[str]) -> str:
+    """The text of the error about parameters that are not what they were."""
+    return (
+        "the averages were made for other parameters; make a new average after the model has changed (or, for "
+        "parameters that are unfrozen later, pass include_frozen=True from the start):\n  "
+        + "\n  ".join(sorted(problems))
+    )
 
 
 def unwrap(module: nn.Module) -> nn.Module:

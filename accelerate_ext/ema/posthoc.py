@@ -126,8 +126,8 @@ class PostHocEMA(Average):
         if self._stored is not None:
             raise RuntimeError("the model holds lent weights: call `restore` before a snapshot")
         self._look()
-        if (weights := self._clock.flush()) is not None:
-            self._storage.move(weights)
+        if (move := self._clock.flush()) is not None:
+            self._storage.move(move)
         now = self._clock.read()
         if now.now == 0:
             raise ValueError(

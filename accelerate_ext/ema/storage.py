@@ -8,17 +8,22 @@ model. Small parameters are gathered into a piece first; so are parameters of an
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
 
 from . import distributed
+from .parameters import ParameterSetError, changed, reshaped
+from .weighting import Move
 
 SMALL, PIECE = 1 << 14, 1 << 20
 """Elements up to which a parameter is gathered, and of a piece, on a CPU: 4 MB in float32."""
 SMALL_ON_DEVICE, PIECE_ON_DEVICE = 1 << 20, 1 << 24
 """The same on a device, where a launch costs more than a copy."""
+
+EXPONENT_BITS = 0x7F800000
+"""Of a float32: what is left when all others are cleared is the power of two at or below the number."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +121,7 @@ class Group:
         direct, places, parts, used = [], [], [], 0
         for start, part in stretches:
             if self._is_read_in_place(part):
-                direct.append((start, part.numel(), part))
+                direct.append((start, part.numel(), part.view(-1)))
                 continue
             if runs and sum(runs[-1][:2]) == start:
                 runs[-1][1] += part.numel()
@@ -133,29 +138,40 @@ class Group:
         alike = part.dtype == self.work and part.device == self.gathered.device and part.is_contiguous()
         return alike and part.numel() > self.small
 
-    def move(self, weights: Sequence[float]) -> None:
-        """average += weight * (model - average), for each average. A weight of 0 leaves it as it is."""
+    def move(self, move: Move) -> None:
+        """average += weight * (model - average), for each average."""
         for piece in self.pieces:
             piece.gather()
-            for averages, weight in zip(piece.averages, weights, strict=True):
-                if weight == 0:
-                    continue
-                if self.work == self.dtype:
-                    torch._foreach_lerp_(averages, piece.sources, weight)
+            for averages, weight in zip(piece.averages, move.weights, strict=True):
+                if self.dtype == self.work and not move.dither:
+                    torch._foreach_lerp_(averages, piece.sources, float(weight))
                     continue
                 for average, source in zip(averages, piece.sources, strict=True):
-                    average.copy_(average.to(self.work).lerp_(source, weight))
+                    source = self._dithered(source, average, move.dither / weight)
+                    if self.dtype == self.work:
+                        average.lerp_(source, float(weight))
+                    else:
+                        average.copy_(average.to(self.work).lerp_(source, float(weight)))
 
-    def move_if(self, due: torch.Tensor, weights: torch.Tensor) -> None:
-        """The same with weights (A,) on a device; where `due` () is false, no bit changes. Nobody waits for it."""
+    def move_if(self, due: torch.Tensor, move: Move) -> None:
+        """The same by tensors on a device; where `due` () is false, no bit changes. No device is waited for."""
         device = self.gathered.device
-        due, wanted = due.to(device), weights.to(self.work).to(device).unbind()
+        due, weights = due.to(device), torch.as_tensor(move.weights, device=device)
+        dithers = (move.dither / torch.where(weights > 0, weights, 1.0)).to(self.work).unbind()
         for piece in self.pieces:
             piece.gather()
-            for averages, weight in zip(piece.averages, wanted, strict=True):
+            for averages, weight, dither in zip(piece.averages, weights.to(self.work).unbind(), dithers, strict=True):
                 for average, source in zip(averages, piece.sources, strict=True):
+                    source = self._dithered(source, average, dither)
                     moved = torch.lerp(average.to(self.work), source, weight).to(self.dtype)
                     torch.where(due, moved, average, out=average)
+
+    def _dithered(self, source: torch.Tensor, average: torch.Tensor, amount: float | torch.Tensor) -> torch.Tensor:
+        """The source, shifted by an amount in units of the last place of each element of the average."""
+        if self.dtype != torch.float32:
+            return source
+        unit = (average.view(torch.int32) & EXPONENT_BITS).view(torch.float32).mul_(2.0**-23)
+        return unit.mul_(amount).add_(source)
 
 
 class Storage:
@@ -212,21 +228,24 @@ class Storage:
         pointers = [tensor.data_ptr() for tensor in tensors]
         if pointers != self._pointers:
             parts = self._parts(parameters)
+            before = {name: span.shape for group in self.groups for name, span in group.spans.items()}
+            if problems := reshaped(before, {name: tuple(part.shape) for name, part in parts.items()}):
+                raise ParameterSetError(changed(problems))
             for group in self.groups:
                 group.bind(parts)
             self._pointers = pointers
 
     @torch.no_grad()
-    def move(self, weights: Sequence[float]) -> None:
+    def move(self, move: Move) -> None:
         """average += weight * (model - average), in one pass for all averages."""
         for group in self.groups:
-            group.move(weights)
+            group.move(move)
 
     @torch.no_grad()
-    def move_if(self, due: torch.Tensor, weights: torch.Tensor) -> None:
-        """The same, where a tensor decides whether. Shapes: due (), weights (A,)."""
+    def move_if(self, due: torch.Tensor, move: Move) -> None:
+        """The same, where a tensor () decides whether."""
         for group in self.groups:
-            group.move_if(due, weights)
+            group.move_if(due, move)
 
     def averages(self, index: int) -> dict[str, torch.Tensor]:
         """The averages by name, as views of the memory that updates move."""

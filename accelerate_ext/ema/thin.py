@@ -61,8 +61,8 @@ def thin(
     kept, before = list(found), _worst_error(found, widths)
     if max_error is not None and before > max_error:
         raise ValueError(
-            f"all {len(found)} snapshots in {directory} give an expected error of {before:.2g} over {wanted}, which is "
-            f"above max_error={max_error:g} already; nothing was removed"
+            f"all {len(found)} snapshots in {directory} give an expected error of {before:.2g} over {wanted}, above "
+            f"max_error={max_error:g} already; nothing was removed"
         )
     removed, after = [], before
     while keep is None or len(kept) > keep:

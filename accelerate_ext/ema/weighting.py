@@ -1,12 +1,13 @@
 """How much of the model goes into an average at an update that covers any number of steps, on the host or a device.
 
 A weighting answers three questions about the step that an average has seen and the step that it is told: is it time to
-move, with what weight, and the same without asking the device (`on_device`), where the answers are tensors.
+move, and how; the same without asking the device (`on_device`), where the answers are tensors.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +19,21 @@ from . import profile
 NUM_BLOCKS = 32_768
 """In float32, a power-function average stands still when it moves by too little at once. It moves at most this many
 times in a span of t, which costs nothing: one update that covers k steps has the weight of k updates."""
+GOLDEN = 0.6180339887498949
 NUM_STRATA = 4_096
+
+
+@dataclass(frozen=True)
+class Move:
+    """One update of all averages.
+
+    weights: of the model in each average, floats or a tensor (A,) of float64.
+    dither: what is added to the averages, in units of their last place, between -0.5 and 0.5: so that moves of less
+        than that are lost in none of them, and on the mean are right.
+    """
+
+    weights: Sequence[float] | torch.Tensor
+    dither: float | torch.Tensor
 
 
 class Weighting(Protocol):
@@ -31,11 +46,11 @@ class Weighting(Protocol):
     def is_due(self, last: int, now: int) -> bool:
         """Whether the averages move at `now`, when `last` is the step they have seen."""
 
-    def new_weights(self, last: int, now: int) -> list[float]:
-        """The weight of the model in each average, for the steps after `last` up to `now`."""
+    def move(self, last: int, now: int) -> Move:
+        """How the averages take in the steps after `last` up to `now`."""
 
-    def on_device(self, last: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """`is_due` () and `new_weights` (A,), as float64; 0 where not due."""
+    def on_device(self, last: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, Move]:
+        """`is_due` () and `move`, with weights of 0 where it is not."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +66,19 @@ class PowerWeighting:
     def is_due(self, last: int, now: int) -> bool:
         return now - last >= max(1, now // NUM_BLOCKS)
 
-    def new_weights(self, last: int, now: int) -> list[float]:
-        return [profile.new_weight(gamma, last, now) for gamma in self.gammas]
+    def move(self, last: int, now: int) -> Move:
+        block = now // NUM_BLOCKS
+        dither = (now // block * GOLDEN) % 1 - 0.5 if block > 1 else 0.0
+        return Move([profile.new_weight(gamma, last, now) for gamma in self.gammas], dither)
 
-    def on_device(self, last: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        covered = now - last
-        due = covered >= torch.clamp(now // NUM_BLOCKS, min=1)
+    def on_device(self, last: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, Move]:
+        covered, block = now - last, torch.clamp(now // NUM_BLOCKS, min=1)
+        due = covered >= block
+        dither = torch.where(block > 1, ((now // block).to(_float(now)) * GOLDEN) % 1 - 0.5, 0.0)
         fraction = covered.to(_float(now)) / torch.clamp(now, min=1)
         kept = torch.log1p(-fraction)
         weights = torch.stack([-torch.expm1((gamma + 1) * kept) for gamma in self.gammas])
-        return due, torch.where(due, weights, torch.zeros_like(weights))
+        return due, Move(torch.where(due, weights, torch.zeros_like(weights)), dither)
 
 
 @dataclass(frozen=True)
@@ -109,30 +127,33 @@ class DecayWeighting:
     def is_due(self, last: int, now: int) -> bool:
         return now > last
 
-    def new_weights(self, last: int, now: int) -> list[float]:
+    def move(self, last: int, now: int) -> Move:
+        return Move([self._new_weight(last, now)], 0.0)
+
+    def _new_weight(self, last: int, now: int) -> float:
         if now - last == 1:
-            return [1 - self.decay_at(now)]
+            return 1 - self.decay_at(now)
         if last <= self.update_after_step:
-            return [1.0]
+            return 1.0
         num = min(now - last, NUM_STRATA)
         width = (now - last) / num
         decays = [self.decay_at(last + (index + 0.5) * width + 0.5) for index in range(num)]  # type: ignore[arg-type]
         if min(decays) <= 0:
-            return [1.0]
-        return [-math.expm1(width * float(np.sum(np.log(decays))))]
+            return 1.0
+        return -math.expm1(width * float(np.sum(np.log(decays))))
 
-    def on_device(self, last: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def on_device(self, last: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, Move]:
         due, dtype = now > last, _float(now)
         num = torch.clamp(now - last, min=1, max=NUM_STRATA)
         width = (now - last).to(dtype) / num
-        index = torch.arange(NUM_STRATA, device=now.device)
+        index = torch.arange(NUM_STRATA, device=now.device, dtype=dtype)
         since = last.to(dtype) + (index + 0.5) * width - (self.update_after_step + 0.5)
         decays = self._decays(torch.clamp(since, min=0))
         total = (torch.where(index < num, torch.log(decays), torch.zeros_like(decays)) * width).sum()
         single = 1 - decays[0]
         weight = torch.where(now - last == 1, single, -torch.expm1(total))
         weight = torch.where(last <= self.update_after_step, torch.ones_like(weight), weight)
-        return due, torch.where(due, weight, torch.zeros_like(weight)).reshape(1)
+        return due, Move(torch.where(due, weight, torch.zeros_like(weight)).reshape(1), torch.zeros_like(weight))
 
     def _decays(self, since: torch.Tensor) -> torch.Tensor:
         if self.use_ema_warmup is None:
