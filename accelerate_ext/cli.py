@@ -45,3 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _show(message: Warning | str, *details: Any, **more: Any) -> None:
     click.echo(f"warning: {message}", err=True)
+
+
+if __name__ == "__main__":
+    main()

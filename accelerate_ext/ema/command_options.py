@@ -9,12 +9,25 @@ from typing import Any, TypeVar
 import click
 
 from .inputs import InputOptions
-from .profile import MAX_SIGMA_REL, sigma_rel_from_gamma
+from .profile import check_sigma_rel, sigma_rel_from_gamma
 from .result import Reconstruction
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-WIDTH = click.FloatRange(0, MAX_SIGMA_REL, min_open=True)
+
+class Width(click.ParamType):
+    """A sigma_rel, refused with the reason where no average has it."""
+
+    name = "width"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        try:
+            return check_sigma_rel(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+WIDTH = Width()
 as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 wanted = click.option("--sigma-rel", "-s", type=WIDTH, multiple=True, required=True, help="Wanted width; repeatable.")
 step = click.option("--step", type=float, help="Step that the average ends at.  [default: the last stored one]")

@@ -139,7 +139,10 @@ def test_a_visible_error_is_a_warning_and_a_large_one_a_refusal(run, snapshots, 
     ("arguments", "message"),
     [
         (["reconstruct", "missing", "-s", 0.1, "-o", "x.safetensors"], "error: there is no file or folder missing"),
-        (["reconstruct", ".", "-s", 0.4, "-o", "x.safetensors"], "0.4 is not in the range"),
+        (
+            ["reconstruct", ".", "-s", 0.4, "-o", "x.safetensors"],
+            "`sigma_rel` must lie between 0 and 0.2887 (the uniform average), got 0.4",
+        ),
         (["reconstruct", ".", "-s", 0.1], "say where to, with --output"),
         (["reconstruct", ".", "-s", 0.1, "-o", "x.safetensors"], "is not a folder of snapshots or checkpoints"),
         (["reconstruct", "-s", 0.1, "-o", "x.safetensors"], "Missing argument"),
