@@ -169,7 +169,7 @@ def fetch_commit(url: str, commit: str, folder: Path) -> Path:
     try:
         git(folder, *slow, "fetch", "--quiet", "--no-tags", "--depth=1", url, commit)
     except GitError as error:
-        raise Unavailable(f"{url} could not be fetched ({error}); name a checkout of it instead") from None
+        raise Unavailable(f"{url} could not be fetched: {str(error).splitlines()[-1]}") from None
     return folder
 
 

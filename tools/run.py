@@ -88,6 +88,7 @@ def _examples(rows: dict[str, Upstream], out: Path, say: Say, bar: tqdm) -> None
         row = rows[EXAMPLES[1]]
         say(f"{row.name}: three scripts of the same shape instead")
         tree = open_source(row)
+    bar.total += len(row.series) - len(rows[EXAMPLES[0]].series)
     with tree:
         for name in row.series:
             bar.set_postfix_str(f"{row.name} {name}")
@@ -102,6 +103,7 @@ def _finish(made: Generated, out: Path, say: Say, bar: tqdm) -> Generated:
     num_files = _counted(len({path for patch in made.series.patches for path in patch.changes}), "file")
     pinned = "" if made.tree.is_exact else ", not the pinned base"
     say(f"{made.upstream.name} {made.tree.base}{pinned}, series {made.series.name}:")
+    say(f"    source     {_where(made)}")
     say(f"    found      {summary(store.file_reports(made.series))}")
     say(f"    generated  {num_patches} of {num_files} in {folder}")
     say(f"    applies    as mails and without context, both to tree {tree}")
@@ -124,6 +126,14 @@ def _trainer(made: list[Generated], say: Say, bar: tqdm) -> bool:
     say(f"\n{' and '.join(f'{one.upstream.name} {one.tree.base}' for one in reversed(made))}")
     say(proof.text.rstrip())
     return proof.is_right
+
+
+def _where(made: Generated) -> str:
+    """Where the text came from, and how sure it is to be the pinned one."""
+    if isinstance(made.tree, GitTree):
+        return f"{made.tree.root}, read at the commit"
+    known = made.tree.base in made.upstream.releases
+    return f"the package index, {'sha256 as recorded' if known else 'a release whose sha256 is not recorded here'}"
 
 
 def _counted(number: int, one: str, many: str = "") -> str:
