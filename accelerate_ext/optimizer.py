@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from .attempts import Attempts
 
-_OWN = ("attempts", "passes", "tally", "_passes_used", "_last")
+_OWN = ("attempts", "passes", "tally", "_passes_used", "_last", "_step_before")
 
 
 class CountedOptimizer(AcceleratedOptimizer):
@@ -35,6 +37,7 @@ class CountedOptimizer(AcceleratedOptimizer):
     passes: BackwardPasses | None
     tally: Tally
     _last: Verdict | None
+    _step_before: Callable[[Any], None] | None = None
 
     @property
     def applied_step(self) -> int:
@@ -71,13 +74,13 @@ class CountedOptimizer(AcceleratedOptimizer):
         if not self.gradient_state.sync_gradients:
             if self.attempts is None:
                 self._last = None
-            super().step(closure)
+            self._plain_step(closure)
             return
         scaler = self._scaler_in_use()
         if not self._has_new_gradients():
             if scaler is not None and self.attempts is not None:
                 self.attempts.scaler_turn.update()
-            super().step(closure)
+            self._plain_step(closure)
             return
         verdict = self._step_and_tell(scaler, closure)
         self.use_up_gradients()
@@ -127,6 +130,13 @@ class CountedOptimizer(AcceleratedOptimizer):
         self._last = None
         self.use_up_gradients()
 
+    def _plain_step(self, closure: Callable[[], Any] | None) -> None:
+        """Accelerate's step, or what somebody had put in its place before counting began."""
+        if self._step_before is not None:
+            self._step_before(closure)
+        else:
+            super().step(closure)
+
     def _has_new_gradients(self) -> bool:
         return self.passes is None or self.passes.count > self._passes_used
 
@@ -137,7 +147,7 @@ class CountedOptimizer(AcceleratedOptimizer):
 
     def _step_and_tell(self, scaler: GradScaler | None, closure: Callable[[], Any] | None) -> Verdict:
         if scaler is None:
-            super().step(closure)
+            self._plain_step(closure)
             return Verdict(skipped=False)
         if self.attempts is not None:
             self.attempts.scaler_turn.before_step(scaler, self.optimizer)
@@ -147,7 +157,7 @@ class CountedOptimizer(AcceleratedOptimizer):
             return probe.verdict
         self.scaler = probe  # type: ignore[assignment]
         try:
-            super().step(closure)
+            self._plain_step(closure)
         finally:
             self.scaler = scaler
         return probe.verdict
@@ -163,7 +173,8 @@ class CountedOptimizer(AcceleratedOptimizer):
         state = super().__getstate__()
         state["tally"] = self.tally
         state["_is_overflow"] = self.step_was_skipped
-        return {name: value for name, value in state.items() if name not in ("attempts", "passes", "_passes_used")}
+        ties = ("attempts", "passes", "_passes_used", "step", "_step_before")  # they lead to other objects than a copy
+        return {name: value for name, value in state.items() if name not in ties}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -178,16 +189,38 @@ def count_steps_of(optimizer: AcceleratedOptimizer) -> CountedOptimizer:
     """Turn a prepared optimizer into one that counts. It stays the same object, so schedulers keep their tie to it."""
     if not isinstance(optimizer, CountedOptimizer):
         optimizer.__class__ = counted_class(type(optimizer))
-    assert isinstance(optimizer, CountedOptimizer)
+        assert isinstance(optimizer, CountedOptimizer)
+        before = vars(optimizer).get("step")
+        if before is not None:  # a scheduler has replaced it, to notice steps
+            optimizer._step_before = before
+            optimizer.step = _call_class_step(optimizer, like=before)  # type: ignore[method-assign]
     return optimizer
 
 
 def stop_counting_steps_of(optimizer: CountedOptimizer) -> None:
     """Undo `count_steps_of`. The optimizer keeps saying whether its last step was skipped, as Accelerate does."""
     optimizer._is_overflow = optimizer.step_was_skipped
+    now, before = vars(optimizer).get("step"), optimizer._step_before
+    if before is not None:
+        optimizer.step = before  # type: ignore[method-assign, assignment]
+    elif now is not None:  # a scheduler has wrapped the step that counts
+        optimizer.step = _call_class_step(optimizer, like=now)  # type: ignore[method-assign]
     for name in _OWN:
         optimizer.__dict__.pop(name, None)
     optimizer.__class__ = optimizer.counts_for
+
+
+def _call_class_step(optimizer: AcceleratedOptimizer, like: Callable[..., Any]) -> Callable[..., Any]:
+    """A replacement for `optimizer.step` that does what the class does, with the marks of another replacement."""
+    tie = weakref.ref(optimizer)
+
+    @functools.wraps(like)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        owner: Any = tie()
+        owner._opt_called = True  # what torch's schedulers look for
+        return type(owner).step(owner, *args, **kwargs)
+
+    return step
 
 
 _CLASSES: dict[type, type[CountedOptimizer]] = {AcceleratedOptimizer: CountedOptimizer}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 import weakref
 
 import accelerate
@@ -138,3 +139,33 @@ def test_importing_loads_neither_transformers_nor_anything_else_that_is_heavy():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'accelerate_ext' has no attribute 'nothing'"):
         accelerate_ext.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("attached_first", [False, True])
+def test_a_scheduler_on_the_prepared_optimizer_is_no_hindrance(attached_first):
+    """torch's schedulers replace `step` on the object; the Trainer makes them on the prepared optimizer."""
+    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    model = torch.nn.Linear(1, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+    if attached_first:
+        attach(accelerator)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    attach(accelerator)
+
+    def update(factor=1.0):
+        accelerator.backward(model(torch.ones(1, 1)).sum() * factor)
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch's, that the step was replaced or forgotten
+        update()
+        update(float("inf"))
+        assert (accelerator.applied_step, accelerator.skipped_steps) == (1, 1)
+        before = model.weight.item()
+        detach(accelerator)
+        update()
+    assert model.weight.item() != before
+    assert type(optimizer) is accelerate.optimizer.AcceleratedOptimizer
