@@ -13,6 +13,7 @@ CODES = {
     "log-gated": "a log line keyed on the counter is no longer written twice for one step",
     "scheduler-gated": "a scheduler that is not prepared no longer steps for a skipped update",
     "flag-argument": "an argument that said `boundary` now says `update applied`",
+    "expression-gated": "an expression that said `boundary` now says `update applied`",
     "own-flag": "the flag of the optimizer that stepped is kept for the test that needs it",
     # already right
     "applied": "asks already whether the update was applied",
@@ -33,6 +34,8 @@ CODES = {
     "too-many-paths": "too many different ways lead here to tell which optimizer stepped",
     "stale-flag": "the flag is asked where no attempt of this iteration has been made",
     "counts-batches": "the counter moves at every batch, so it counts no updates, applied or not",
+    "flag-without-sync": "the flag is asked without the boundary and keeps its answer through the micro-batches that follow",
+    "unclear-use": "the boundary flag goes into an expression whose meaning is not plain",
     "range-bound": "the counter is tied to the variable of a `range` loop and cannot stand still alone",
     "unclear-test": "the test mixes the boundary with something else in a way that cannot be split safely",
     "else-arm": "the test has another arm whose meaning would change",

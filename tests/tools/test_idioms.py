@@ -12,7 +12,9 @@ from tools.rewrite import Options, rewrite
 
 IDIOMS = Path(__file__).parent.parent / "idioms"
 CASES = [
-    (folder, case) for folder in (IDIOMS, IDIOMS / "own") for case in json.loads((folder / "manifest.json").read_text())
+    (folder, case)
+    for folder in (IDIOMS, IDIOMS / "own")
+    for case in json.loads((folder / "manifest.json").read_text())
 ]
 NAMES = [case["id"] for _, case in CASES]
 REPORTED = {  # words of the manifest's reports and the code that says so

@@ -11,6 +11,7 @@ from .clauses import Test
 from .flow import Flow, State
 from .script import Scope, within
 from .traits import Traits
+from .window import cleared
 
 
 class Role(Enum):
@@ -157,7 +158,7 @@ class Blocks:
 
     def _is_boundary(self, node: ast.stmt) -> bool:
         """Whether a statement does nothing that has to do with an applied update."""
-        if self.traits.must_run(node) or isinstance(node, (ast.Pass, ast.Continue)):
+        if self.traits.must_run(node) or isinstance(node, (ast.Pass, ast.Continue)) or cleared(node, None):
             return True
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and self.traits.counter(node) is None:
             return not any(isinstance(item, ast.Call) for item in ast.walk(node)) and not self.traits.averages(node)

@@ -64,7 +64,8 @@ class Test:
     @property
     def spares_only_skips(self) -> bool:
         """Whether the test is true but on a skipped update: `not (sync and skipped)`."""
-        return self.is_any and all(item.kind in ("sync", "skip") and not item.positive for item in self.clauses)
+        kinds = [item.kind for item in self.clauses if not item.positive]
+        return self.is_any and kinds.count("skip") == 1 and kinds.count("sync") == len(self.clauses) - 1
 
     @property
     def others(self) -> tuple[Clause, ...]:
@@ -136,6 +137,8 @@ class Clauses:
             inner = self.read(value, scope, at, positive, depth)
             if len(inner.clauses) == 1 or inner.is_any == is_any:
                 clauses += inner.clauses
+            elif inner.spares_only_skips and not is_any:
+                clauses.append(replace(inner.clauses[-1], node=value, written=value))
             elif inner.is_flagged:
                 clauses.append(Clause(value, "mixed", positive, written=value))
             else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .clauses import Test
 from .flow import Condition, Flow, Path, State, StepSite
-from .names import key, root
+from .names import class_of, key, root
 from .objects import Identity
 from .script import Scope, within
 
@@ -109,6 +109,10 @@ class Flags:
         if any(site.kind == "scaler" for site in sites):
             return Refusal("own-grad-scaler", f"line {line} steps through a GradScaler of the script's own; accelerate's "
                            "flag never sees it. Compare `scaler.get_scale()` before and after `update()` instead")  # fmt: skip
+        lomo = [site for site in sites if self._updates_in_backward(site.who)]
+        if lomo:
+            return Refusal("step-in-hook", f"`{lomo[0].owner}` updates the weights during backward(); its step() does nothing "
+                           "and always reports no skip: fused backward pass, no single applied/skipped answer")  # fmt: skip
         many = [site for site in sites if site.is_many]
         if many:
             return Refusal("several-optimizers", f"line {many[0].statement.lineno} steps several optimizers in a loop; "
@@ -117,6 +121,13 @@ class Flags:
             return Refusal("step-in-inner-loop", f"the step of line {line} runs in an inner loop; after it the flag tells "
                            "only about the last of its attempts")  # fmt: skip
         return None
+
+    def _updates_in_backward(self, who: Identity) -> bool:
+        values = [item.value for item in who.scope.bindings.get(who.key, [])]
+        calls = [
+            item for value in values if value is not None for item in ast.walk(value) if isinstance(item, ast.Call)
+        ]
+        return any(re.search(r"lomo$", class_of(item), re.IGNORECASE) for item in calls)
 
     def _chosen(
         self, scope: Scope, paths: list[Path], sites: list[StepSite]

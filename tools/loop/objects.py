@@ -72,7 +72,7 @@ class Objects:
             binding = found[0]
             alias = key(binding.value) if binding.position < 0 else None
             if alias is not None and alias != name and not isinstance(binding.statement, (ast.For, ast.AsyncFor)):
-                return self.identity(home, alias, depth - 1)
+                return self.identity(self.script.places[binding.statement].scope, alias, depth - 1)
             if binding.is_parameter:
                 return self._argument(home, name, depth) or Identity(home, name)
         if depth and not found and names.root(name) != name:
@@ -184,11 +184,25 @@ class Objects:
         if any(item.prepared == who for item in self.preparations):
             return True
         found = who.scope.bindings.get(who.key, [])
-        if self.is_opaque or not found or all(item.is_parameter for item in found):
-            return None
-        if all(_is_built_elsewhere(item) for item in found):
+        if self.is_opaque or not found or any(self._is_built_elsewhere(item) for item in found):
             return None
         return False
+
+    def _is_built_elsewhere(self, binding: Binding) -> bool:
+        """Whether a value comes from where this file cannot look: a parameter, a container, a call that may prepare it."""
+        value = binding.value
+        if binding.is_parameter or value is None or isinstance(value, ast.Subscript):
+            return True
+        if isinstance(value, (ast.Name, ast.Attribute)):
+            if binding.position >= 0:
+                return True
+            scope, name = self.script.places[binding.statement].scope, key(value)
+            return name is not None and any(item.is_parameter for item in self.script.bindings(scope, name))
+        if names.builds_optimizer(value) or names.builds_scheduler(value):
+            return False
+        return isinstance(value, ast.Call) and any(
+            names.suggests_accelerator(name) for item in ast.walk(value) if (name := key(item)) is not None
+        )
 
     def preparations_of(self, who: Identity) -> list[Preparation]:
         return [item for item in self.preparations if item.prepared == who]
@@ -278,24 +292,12 @@ def argument_of(function: Scope, call: ast.Call, parameter: str) -> ast.expr | N
         if keyword.arg == parameter:
             return keyword.value
     parameters = function.parameters
-    if parameters[:1] in (["self"], ["cls"]) and isinstance(call.func, ast.Attribute):
+    if parameters[:1] in (["self"], ["cls"]):
         parameters = parameters[1:]
     index = parameters.index(parameter) if parameter in parameters else -1
     if 0 <= index < len(call.args) and not any(isinstance(item, ast.Starred) for item in call.args[: index + 1]):
         return call.args[index]
     return None
-
-
-def _is_built_elsewhere(binding: Binding) -> bool:
-    """Whether a value comes from a call that may well prepare it: neither a constructor nor a plain name."""
-    value = binding.value
-    if binding.is_parameter or value is None:
-        return True
-    if names.builds_optimizer(value) or names.builds_scheduler(value):
-        return False
-    return isinstance(value, ast.Call) and any(
-        names.suggests_accelerator(name) for item in ast.walk(value) if (name := key(item)) is not None
-    )
 
 
 def _accumulates(call: ast.Call) -> bool:

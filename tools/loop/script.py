@@ -139,8 +139,11 @@ class Script:
         if len(parts) == 1:
             found: Scope | None = scope
             while found is not None:
-                if name in found.functions and not isinstance(found.node, ast.ClassDef):
-                    return found.functions[name]
+                if not isinstance(found.node, ast.ClassDef):
+                    if name in found.functions:
+                        return found.functions[name]
+                    if name in found.classes:
+                        return self._method(found.classes[name], "__init__")
                 found = found.parent
             return None
         owner = scope.owner if parts[0] in ("self", "cls") else self._class_of(scope, ".".join(parts[:-1]))
@@ -188,7 +191,9 @@ class Script:
 
     def calls(self, function: Scope) -> list[tuple[ast.stmt, ast.Call]]:
         """Every call of a function of this file that the text shows."""
-        pattern = re.compile(rf"(?<!def )\b{re.escape(function.name)}\s*\(")
+        is_constructor = function.name == "__init__" and function.owner is not None
+        name = function.owner.name if is_constructor and function.owner is not None else function.name
+        pattern = re.compile(rf"(?<!def )(?<!class )\b{re.escape(name)}\s*\(")
         found = []
         for node in self.statements_with(pattern):
             scope = self.places[node].scope

@@ -69,7 +69,17 @@ class Traits:
             return False
         function = node.value.func
         owner = key(function.value) if isinstance(function, ast.Attribute) and function.attr == "update" else None
-        return owner is not None and self.objects.kind(self.script.places[node].scope, owner) == "bar"
+        return (
+            owner is not None
+            and not self._asks_flag(node)
+            and self.objects.kind(self.script.places[node].scope, owner) == "bar"
+        )
+
+    def _asks_flag(self, node: ast.Expr) -> bool:
+        """Whether a boundary flag decides how far a call moves something."""
+        scope, clauses = self.script.places[node].scope, self.flow.clauses
+        items = [item for item in expressions(node) if isinstance(item, (ast.Name, ast.Attribute))]
+        return any(clauses.read(item, scope, node).is_flagged for item in items)
 
     def scheduler(self, node: ast.stmt) -> str | None:
         """The scheduler that a statement steps, or None."""
@@ -155,7 +165,8 @@ class Traits:
             call = call_of(node)
             function = self.script.function(self.script.places[node].scope, call) if call is not None else None
             if function is not None and self._function_counts(function):
-                found += [item for item in self.counters_in(function.node.body) if names.root(item) != item]
+                inner = self.counters_in(function.node.body)
+                found += [item for item in inner if names.root(item) != item or item not in function.bindings]
         return list(dict.fromkeys(found))
 
     def trigger(self, test: ast.expr, counters: Iterable[str]) -> bool:

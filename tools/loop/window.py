@@ -47,8 +47,8 @@ class Windows:
         scope = self.script.places[anchor].scope
         outer = loop.body if loop is not None else scope.node.body
         inside = {id(node) for node in within(block)}
-        gathered = self._gathered(outer, inside)
         self._restarted = set()
+        gathered = self._gathered(outer, inside)
         window = Window()
         counters = self.traits.counters_in(outer)
         window.lines = list(self._lines(block, gathered, counters, window))
@@ -204,18 +204,22 @@ def _with_owner(target: ast.expr) -> list[str]:
     return [name for item in (target, owner) if (name := key(item)) is not None]
 
 
-def cleared(node: ast.stmt, gathered: set[str]) -> list[str]:
-    """Those of the gathered keys that a statement sets back to nothing."""
+def cleared(node: ast.stmt, gathered: set[str] | None) -> list[str]:
+    """Those of the gathered keys (None: of any) that a statement sets back to nothing."""
+
+    def is_wanted(name: str | None) -> bool:
+        return name is not None and (gathered is None or name in gathered or names.root(name) in gathered)
+
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         name = key(node.value.func.value)
-        return [name] if node.value.func.attr in _CLEAR and name in gathered and name is not None else []
+        return [name] if node.value.func.attr in _CLEAR and name is not None and is_wanted(name) else []
     if isinstance(node, ast.Delete):
         found = [key(item.value) for item in node.targets if isinstance(item, ast.Subscript)]
-        return [name for name in found if name is not None and name in gathered]
+        return [name for name in found if name is not None and is_wanted(name)]
     result = []
     for target, value in assigned(node):
         name = key(target) or (key(target.value) if isinstance(target, ast.Subscript) else None)
-        if name is not None and (name in gathered or names.root(name) in gathered) and is_empty(value):
+        if name is not None and is_wanted(name) and is_empty(value):
             result.append(key(target) or name)
     return result
 

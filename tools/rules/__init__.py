@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..options import Rule
 from .cross_multiples import cross_multiples
 from .follow_arguments import follow_arguments
+from .follow_expressions import follow_expressions
 from .gate_bookkeeping import gate_bookkeeping
 from .gate_continue import gate_continue
 from .gate_scheduler import gate_scheduler
@@ -21,6 +22,7 @@ RULES: tuple[Rule, ...] = (
     cross_multiples,
     gate_triggers,  # behind the blocks: what fires on their counters
     follow_arguments,
+    follow_expressions,
     gate_scheduler,
     keep_own_flag,  # last of the edits: every rule above may ask for a kept flag
     leave,

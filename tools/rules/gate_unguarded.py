@@ -30,6 +30,8 @@ change runs without an overflow); counters that a `range` loop is tied to; what 
 from __future__ import annotations
 
 import ast
+import re
+from dataclasses import replace
 
 from ..loop.blocks import Block, Role
 from ..loop.flag import Flag, Refusal
@@ -54,7 +56,8 @@ def _gate(work: Work, block: Block) -> None:
         return
     block.node = block.statements[0]
     kind = block.role.value
-    if block.state.sync is None and work.objects.accumulation == "maybe":
+    by_modulo = _is_by_modulo(work, block)
+    if block.state.sync is None and work.objects.accumulation == "maybe" and not by_modulo:
         _leave(work, block)
         return
     flag = work.flag(block)
@@ -70,14 +73,36 @@ def _gate(work: Work, block: Block) -> None:
     if refusal is not None:
         work.refuse(block.node, kind, refusal)
         return
+    if by_modulo and flag.condition is None:
+        tail.is_rest = False
+        flag = replace(flag, text=f"({flag.accelerator}.sync_gradients and {flag.text})")
+        block.state = replace(block.state, sync=True)
+    block.statements = tail.statements
     if work.edit(block.node, kind, lambda: _edits(work, block, tail, flag, window)):
-        block.is_gated, block.statements = True, tail.statements
+        block.is_gated = True
         work.keep(flag)
         how = "`continue` skips all that follows" if tail.is_rest else "gated"
         every = "no accumulation: every iteration is a boundary; " if work.objects.accumulation == "none" else ""
         note = f"; {flag.note}" if flag.note else ""
         work.rewritten(block.node, kind, "gated", f"{every}{how} on a skipped update: `{flag.text}`{note}")
         reset_window.report(work, block, window)
+
+
+def _is_by_modulo(work: Work, block: Block) -> bool:
+    """Whether the statements run at the boundaries of the script's own modulo, next to `accumulate`.
+
+    Such a boundary need not be one of the accelerator's, so the flag is asked only where it is one.
+    """
+    if block.state.sync is not None or work.objects.accumulation != "maybe":
+        return False
+    tests = [node.test for node in work.script.ancestors(block.node) if isinstance(node, ast.If)]
+    tests += [node.test for node in block.statements if isinstance(node, ast.If) and len(block.statements) == 1]
+    for test in tests:
+        name = key(test)
+        values = [item.value for item in work.script.bindings(block.scope, name)] if name is not None else [test]
+        if any(value is not None and re.search(r"%[^=]*accum", work.layout.text(value)) for value in values):
+            return True
+    return False
 
 
 def _is_range_bound(work: Work, block: Block, node: ast.stmt) -> bool:
@@ -100,7 +125,7 @@ def _leave(work: Work, block: Block) -> None:
     others = [
         item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop and item is not block
     ]
-    text = "moves at every batch of a loop that accumulates, so it does not count updates"
+    text = "no test on the boundary that this tool understands guards it, so it moves at every batch and counts no updates"
     if others:
         work.warn(block.node, block.role.value, "data-counter", text)
     else:

@@ -41,9 +41,15 @@ _LEFT = {
 def leave(work: Work) -> None:
     """Report the places that no other rule has changed."""
     for block in work.blocks:
-        if block.role in _LEFT:
+        if block.role is Role.BEFORE and any(work.traits.counts(node) for node in block.statements):
+            work.refuse(block.node, block.role.value, Refusal("before-step", "counts above the step, where it is not known whether "
+                        "the update will be applied; count behind the step"))  # fmt: skip
+        elif block.role in _LEFT:
             code, text = _LEFT[block.role]
             work.warn(block.node, block.role.value, code, text)
+        elif block.role is Role.APPLIED and not _asks_boundary(work, block):
+            work.refuse(block.node, block.role.value, Refusal("flag-without-sync", "asks the flag without the boundary: it keeps "
+                        "its answer through the micro-batches that follow. Ask `sync_gradients` as well"))  # fmt: skip
         elif block.role is Role.APPLIED:
             work.report(block.node, block.role.value, "applied", Outcome.RIGHT, "already gated: asks whether the update was "
                         "applied")  # fmt: skip
@@ -53,6 +59,14 @@ def leave(work: Work) -> None:
             _unclear(work, block)
         elif block.role is Role.NO_STEP:
             _no_step(work, block)
+
+
+def _asks_boundary(work: Work, block: Block) -> bool:
+    """Whether a test on the flag runs, or holds, at boundaries only."""
+    test = block.test
+    if block.state.sync or work.objects.accumulation != "maybe" or test is None:
+        return True
+    return any(item.kind in ("sync", "mixed") for item in test.clauses) or not _does_bookkeeping(work, block)
 
 
 def _stale(work: Work, block: Block) -> None:

@@ -1,0 +1,24 @@
+from accelerate import Accelerator
+from toykit import EMA, Bar, Loader, Model, Optimizer, Scheduler, done
+
+
+def main():
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model = Model()
+    optimizer = Optimizer(model)
+    lr_scheduler = Scheduler(optimizer)
+    model, optimizer, loader, lr_scheduler = accelerator.prepare(model, optimizer, Loader(14), lr_scheduler)
+    global_step = 0
+    for step, batch in enumerate(loader):
+        with accelerator.accumulate(model):
+            loss = model(batch)
+            accelerator.backward(loss)
+            optimizer.step()
+            lr_scheduler.step()
+            optimizer.zero_grad()
+        if not accelerator.optimizer_step_was_skipped:
+            global_step += 1
+    done(global_step=global_step)
+
+
+main()

@@ -1,0 +1,92 @@
+"""A counter that grows by the boundary flag grows by "update applied".
+
+What: `global_step += int(accelerator.sync_gradients)`, `progress.update(1 if accelerator.sync_gradients else 0)`,
+`accelerator.sync_gradients and ema.step(...)` behind the step.
+
+Why: these are guards in the shape of an expression, and they count dropped updates as well.
+
+Before:
+
+    global_step += int(accelerator.sync_gradients)
+
+After:
+
+    global_step += int(accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped)
+
+Refuses: any other use of the flag behind the step, so that none goes unseen.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ..loop.clauses import FLAGS, Clause
+from ..loop.flag import Refusal
+from ..loop.names import key
+from ..loop.objects import assigned
+from ..loop.script import expressions
+from ..work import Work
+
+_KIND = "flag in an expression"
+_NUMBERS = ("int", "float", "bool")
+
+
+def follow_expressions(work: Work) -> None:
+    """Change expressions that count by the boundary flag; refuse the uses that are not understood."""
+    gated = work.gated()
+    words = "|".join([FLAGS.pattern, *(rf"\b{re.escape(name)}\b" for name in sorted(work.clauses.alias_names()))])
+    for node in work.script.statements_with(re.compile(words)):
+        state = work.in_iteration(node)
+        if (
+            state is None
+            or id(node) in gated
+            or not isinstance(node, (ast.Expr, ast.AugAssign, ast.Assign, ast.Return))
+        ):
+            continue
+        scope = work.script.places[node].scope
+        for value, clause in _uses(work, node):
+            flag = work.flags.find(node, state, None, clause.owner)
+            if isinstance(flag, Refusal):
+                work.refuse(value, _KIND, flag)
+                continue
+            clauses = f" and not {flag.text}" + (f" and {flag.condition}" if flag.condition else "")
+            work.edits += work.layout.insert_text(work.source.span(value)[1], clauses)
+            work.keep(flag)
+            work.rewritten(value, _KIND, "expression-gated", f"counts applied updates: `not {flag.text}`")
+        is_alias = any(work.clauses.read(value, scope, node).is_flagged for _, value in assigned(node))
+        if not is_alias and not any(site.line == node.lineno for site in work.sites):
+            _refuse(work, node)
+
+
+def _uses(work: Work, node: ast.stmt) -> Iterator[tuple[ast.expr, Clause]]:
+    """Places where the flag alone decides how far a statement counts."""
+    scope = work.script.places[node].scope
+    candidates: list[ast.expr] = []
+    if isinstance(node, ast.AugAssign):
+        candidates.append(node.value)
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.BoolOp) and isinstance(node.value.op, ast.And):
+        if work.clauses.read(node.value, scope, node).needs_applied is None:
+            candidates += node.value.values[:-1]
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and len(node.value.args) == 1:
+        bar = key(node.value.func.value) if isinstance(node.value.func, ast.Attribute) else None
+        if bar is not None and work.objects.kind(scope, bar) == "bar":
+            candidates += node.value.args
+    if isinstance(node, (ast.AugAssign, ast.Expr)) or work.traits.counter(node):
+        for item in expressions(node):
+            if isinstance(item, ast.IfExp):
+                candidates.append(item.test)
+            elif isinstance(item, ast.Call) and key(item.func) in _NUMBERS and len(item.args) == 1:
+                candidates.append(item.args[0])
+    for item in candidates:
+        test = work.clauses.read(item, scope, node)
+        if len(test.clauses) == 1 and test.needs_sync is not None and key(item) is not None:
+            yield item, test.needs_sync
+
+
+def _refuse(work: Work, node: ast.stmt) -> None:
+    text = work.layout.text(node)
+    if "sync_gradients" in text and not (isinstance(node, ast.Expr) and work.traits.logs_or_saves(node)):
+        work.refuse(node, _KIND, Refusal("unclear-use", "what becomes of the boundary flag here is not plain; if it counts updates, "
+                    "ask the skip flag as well"))  # fmt: skip
