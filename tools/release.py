@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -112,5 +113,6 @@ def _pip_download(distribution: str, version: str | None, folder: Path) -> Path:
         wheels = sorted(Path(part).glob("*.whl"))
         if done.returncode != 0 or not wheels:
             said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
-            raise Unavailable(f"{wanted} could not be downloaded with pip: {' '.join(said[-2:])}")
+            short = re.sub(r" \(from versions: .{40,}\)", "", " ".join(said[-2:]))
+            raise Unavailable(f"{wanted} could not be downloaded with pip: {short}")
         return wheels[0].replace(folder / wheels[0].name)
