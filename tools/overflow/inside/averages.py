@@ -22,7 +22,7 @@ KNOWN = {
     "ema_pytorch.post_hoc_ema": ["PostHocEMA.update"],
     "timm.utils.model_ema": ["ModelEma.update", "ModelEmaV2.update", "ModelEmaV3.update"],
     "torch_ema.ema": ["ExponentialMovingAverage.update"],
-    "accelerate_ext.ema.average": ["EMA.update"],
+    "accelerate_ext.ema.average": ["Average.update", "EMA.update"],
     "accelerate_ext.ema.posthoc": ["PostHocEMA.update"],
 }
 

@@ -34,7 +34,8 @@ def work(job):
         os.dup2(output.fileno(), 2)
     sys.path[:0] = [os.path.dirname(job["script"]), *job["path"]]
     sys.argv = [job["script"], *job["arguments"]]
-    install(job["inside"], job["config"])
+    if job["config"] is not None:
+        install(job["inside"], job["config"])
     runpy.run_path(job["script"], run_name="__main__")
 
 
