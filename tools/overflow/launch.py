@@ -189,7 +189,9 @@ def _with_stub(command: list[str], text: bytes, folder: Path) -> list[str]:
     """Put a file in the script's place that runs `text` as if it stood in the script: same `__file__` and sys.path."""
     script = script_of(command)
     assert script is not None
-    stub, changed = folder / script.name, folder / "changed.py"
+    stub, changed = folder / "stub" / script.name, folder / "rewritten" / script.name
+    stub.parent.mkdir()
+    changed.parent.mkdir()
     changed.write_bytes(text)
     code = _STUB.format(script=str(script.resolve()), changed=str(changed), shown=str(script))
     stub.write_text(code, encoding="utf-8")
@@ -198,14 +200,14 @@ def _with_stub(command: list[str], text: bytes, folder: Path) -> list[str]:
 
 
 _STUB = """\
-import linecache, os, sys, tokenize
+import os, sys
 __file__ = {script!r}
 sys.path[0] = os.path.dirname(__file__)
 sys.argv[0] = {shown!r}
-with tokenize.open({changed!r}) as file:
-    linecache.cache[__file__] = (0, None, file.read().splitlines(True), __file__)
 with open({changed!r}, "rb") as file:
-    exec(compile(file.read(), __file__, "exec", dont_inherit=True))
+    code = compile(file.read(), {changed!r}, "exec", dont_inherit=True)
+del file
+exec(code)
 """
 
 

@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from tools.overflow import launch
@@ -83,6 +84,14 @@ class Story:
 @pytest.fixture
 def story() -> type[Story]:
     return Story
+
+
+@pytest.fixture(scope="session")
+def json_schema() -> Callable[[object], None]:
+    """Raises if a value does not follow the schema of `--json`."""
+    schema = json.loads((ROOT / "tools" / "schemas" / "overflow.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema).validate
 
 
 class Workshop:

@@ -405,4 +405,4 @@ torch.save(model.state_dict(), "model.pt")
         (0, {"loss": 1.0, "lr": 0.5}),
         (1, {"loss": 2.0, "lr": 0.5}),
     ]
-    assert [event["name"] for event in ran.timeline.of("save")][0] == "saved/checkpoint-2"
+    assert ran.timeline.of("save")[0]["name"] == "saved/checkpoint-2"

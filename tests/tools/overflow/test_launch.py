@@ -1,0 +1,172 @@
+"""Starting a script and staying out of its way: output, exit codes, signals. The scripts here need no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tools.errors import CannotRun
+from tools.overflow.launch import Job, Plan, check_command, run, script_of
+
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("overflow-launch")]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def write(folder: Path, text: str, name: str = "script.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def started(folder: Path, text: str, *options: str) -> subprocess.Popen[str]:
+    """The command line on a script that says `ready` when it is."""
+    path = write(folder, text)
+    command = [sys.executable, "-u", "-m", "tools", "overflow", *options, "--", str(path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def test_output_and_exit_code_pass_through(tmp_path: Path, overflow) -> None:
+    path = write(tmp_path, "import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(7)\n")
+    result = overflow("--", path)
+    assert result.returncode == 7
+    assert result.stdout.startswith("out\n")
+    assert "\nerr\n" in result.stderr
+    assert "[finite] exit code 7" in result.stderr
+
+
+def test_the_script_sees_the_world_as_it_does_alone(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("VALUE = 5\n")
+    text = """
+import json, os, sys
+from beside import VALUE
+if __name__ == "__main__":
+    import __main__
+    facts = [sys.argv, __file__, sys.path[0], VALUE, __main__.__file__, os.getcwd(), __spec__ is None]
+    open(sys.argv[1], "w").write(json.dumps(facts))
+"""
+    path = write(tmp_path, text)
+    observed, alone, replaced = (tmp_path / name for name in ("observed", "alone", "replaced"))
+    subprocess.run([sys.executable, str(path), str(alone), "--at", "5"], check=True)
+    assert run(Job("", (str(path), str(observed), "--at", "5"), Plan(at=(2,)))).returncode == 0
+    job = Job("", (str(path), str(replaced), "--at", "5"), Plan(at=(2,)), replaced=text.encode() + b"# changed\n")
+    assert run(job).returncode == 0
+    facts = {file.name: json.loads(file.read_text()) for file in (observed, alone, replaced)}
+    for name in ("observed", "replaced"):
+        assert [str(word).replace(name, "alone") for word in facts[name][0]] == facts["alone"][0]
+        assert facts[name][1:] == facts["alone"][1:]
+
+
+def test_a_replaced_text_runs_in_the_scripts_place_and_shows_its_own_lines_in_a_traceback(tmp_path: Path) -> None:
+    path = write(tmp_path, "print('original')\n")
+    text = b"def fail():\n    raise ValueError('here')\nfail()\n"
+    with (tmp_path / "output").open("wb") as output:
+        finished = run(Job("", (str(path),), Plan(), replaced=text, output=output.fileno()))
+    said = (tmp_path / "output").read_text()
+    assert finished.returncode == 1
+    assert 'script.py", line 2, in fail' in said
+    assert "raise ValueError('here')" in said
+
+
+def test_the_interpreters_own_sitecustomize_still_runs(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "sitecustomize.py").write_text("import builtins\nbuiltins.customized = True\n")
+    path = write(tmp_path, "import sitecustomize\nsys = __import__('sys')\nsys.exit(0 if customized else 1)\n")
+    environment = {"PYTHONPATH": str(tmp_path / "theirs")}
+    assert run(Job("", (str(path),), Plan(), environment=environment)).returncode == 0
+
+
+def test_a_module_runs_with_m(tmp_path: Path) -> None:
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text("import sys\nsys.exit(int(sys.argv[1]))\n")
+    job = Job("", ("-m", "package", "5"), Plan(), environment={"PYTHONPATH": str(tmp_path)})
+    assert run(job).returncode == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_reaches_the_script_which_decides(tmp_path: Path, number: signal.Signals) -> None:
+    text = f"""
+import signal, sys, time
+signal.signal({int(number)}, lambda *_: (print("caught", flush=True), sys.exit(9)))
+print("ready", flush=True)
+time.sleep(60)
+"""
+    process = started(tmp_path, text)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=60)
+    assert out.startswith("caught\n")
+    assert process.returncode == 9
+
+
+def test_a_script_that_a_signal_ends_gives_its_number(tmp_path: Path) -> None:
+    process = started(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(60)\n", "--json", "run.json")
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "killed by SIGTERM" in out + err
+    assert json.loads((tmp_path / "run.json").read_text())["complete"] is False
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_script_once(tmp_path: Path) -> None:
+    text = """
+import time
+try:
+    print("ready", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    time.sleep(0.5)
+    print("cleaned up", flush=True)
+"""
+    process = started(tmp_path, text)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert out.startswith("interrupted\ncleaned up\n")
+
+
+def test_a_killed_command_leaves_a_json_that_is_whole_and_marked(tmp_path: Path, json_schema) -> None:
+    process = started(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(8)\n", "--json", "run.json")
+    wait_for(tmp_path / "run.json")
+    process.kill()
+    process.communicate(timeout=60)
+    content = json.loads((tmp_path / "run.json").read_text())
+    json_schema(content)
+    assert (content["complete"], content["exit_code"]) == (False, None)
+    assert content["runs"][0]["complete"] is False
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.1)
+
+
+def test_an_interpreter_that_is_not_there_is_told(tmp_path: Path) -> None:
+    job = Job("", (str(write(tmp_path, "")),), Plan(), python=str(tmp_path / "python"))
+    with pytest.raises(CannotRun, match="the interpreter must be one that starts"):
+        run(job)
+
+
+def test_the_script_of_a_launcher_is_the_first_file_it_is_given() -> None:
+    assert script_of(("torchrun", "--nproc_per_node", "2", "train.py", "--config", "other.py")) == Path("train.py")
+    assert script_of(("train.py", "other.py")) == Path("train.py")
+    assert script_of(("-m", "package", "other.py")) is None
+
+
+@pytest.mark.parametrize("command", [(), ("missing.py",), ("sh", "train.sh"), ("--lr", "5")])
+def test_a_command_that_cannot_be_started_is_told_before_anything_runs(command: tuple[str, ...]) -> None:
+    with pytest.raises(CannotRun):
+        check_command(command)
