@@ -9,11 +9,12 @@ import shutil
 import warnings
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from accelerate_ext.ema import output, readers, stream
+from accelerate_ext.ema import PostHocEMA, output, readers, stream
 from accelerate_ext.ema.check import check
 from accelerate_ext.ema.header import SnapshotError
 from accelerate_ext.ema.reconstruct import reconstruct
@@ -402,3 +403,57 @@ def test_transformers_loads_the_result(tmp_path, known_run):
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
     values = load_file(got.paths[0])
     assert all(torch.equal(p, values[name]) for name, p in loaded.named_parameters())
+
+
+# A real run, from the averages in the training loop to a model that loads.
+
+
+class TiedModel(torch.nn.Module):
+    """With a tied head, a frozen layer and a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(12, 8)
+        self.frozen = torch.nn.Linear(8, 8).requires_grad_(False)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.head = torch.nn.Linear(8, 12, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        return self.head(self.norm(torch.tanh(self.frozen(self.embed(tokens)))))
+
+
+def train(model, steps, averages, folder):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for t in range(1, steps + 1):
+        tokens = torch.randint(12, (32,))
+        loss = torch.nn.functional.cross_entropy(model(tokens), (tokens * 5 + 1) % 12)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        for average in averages:
+            average.update(t)
+        if t % (steps // 20) == 0:
+            averages[0].snapshot(folder)
+
+
+def test_a_real_run_from_the_training_loop_to_a_model_that_loads(tmp_path):
+    torch.manual_seed(0)
+    model = TiedModel()
+    kept, wanted = PostHocEMA(model, (0.05, 0.10)), PostHocEMA(model, 0.15)
+    train(model, 1000, [kept, wanted], tmp_path / "snapshots")
+    target = tmp_path / "model.safetensors"
+    got = reconstruct(tmp_path / "snapshots", 0.15, output=target)
+    loaded = TiedModel()
+    safetensors.torch.load_model(loaded, target)
+    assert loaded.head.weight is loaded.embed.weight
+    assert torch.equal(loaded.frozen.weight, model.frozen.weight)
+    assert loaded.norm.num_batches_tracked == 1000
+    averages = wanted.averages()
+    mine = {name: parameter.detach() for name, parameter in loaded.named_parameters()}
+    off = sum(float((mine[name] - value).square().sum()) for name, value in averages.items())
+    now = model.state_dict()
+    apart = sum(float((now[name] - value).square().sum()) for name, value in averages.items())
+    assert (off / apart) ** 0.5 < 4 * got.predicted_error[0] < 0.01
+    checked = check(tmp_path / "snapshots")
+    assert checked.measured_error < checked.bound
