@@ -103,15 +103,9 @@ class ParameterSet:
         now, self.shapes = self.shapes, before
         problems = [f"{name}: added or made trainable" for name in now.keys() - before.keys()]
         problems += [f"{name}: removed" for name in before.keys() - self.given.keys()]
-        problems += [
-            f"{n}: {list(before[n])} became {list(now[n])}" for n in before.keys() & now if before[n] != now[n]
-        ]
+        problems += reshaped(before, {name: tuple(self.given[name].shape) for name in before if name in self.given})
         if problems:
-            raise ParameterSetError(
-                "the averages were made for other parameters; make a new average after the model has changed (or, for "
-                "parameters that are unfrozen later, pass include_frozen=True from the start):\n  "
-                + "\n  ".join(sorted(problems))
-            )
+            raise ParameterSetError(changed(problems))
         self.averaged = {name: self.given[name] for name in before}
         self._watch()
 

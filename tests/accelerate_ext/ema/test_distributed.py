@@ -1,0 +1,159 @@
+"""A model in parts (FSDP2, two processes on gloo): the averages of the parts are the parts of the averages."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from accelerate_ext.ema import PostHocEMA, list_snapshots
+
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("ema-sharded")]
+
+WORKER = Path(__file__).parent / "workers" / "sharded.py"
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def worker():
+    spec = importlib.util.spec_from_file_location("ema_sharded_worker", WORKER)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What two processes left behind."""
+    folder = tmp_path_factory.mktemp("sharded")
+    environment = {**os.environ, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(WORKER), str(folder)],
+            env={**environment, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [process.communicate(timeout=180)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(worker):
+    """The same run in one process, and its averages after 20 and 25 steps."""
+    model = worker.build()
+    ema, kept = PostHocEMA(model), {}
+    for step in range(1, 26):
+        worker.move(model, step)
+        ema.update(step)
+        kept[step] = {s: {n: a.clone() for n, a in ema.averages(s).items()} for s in ema.sigma_rel}
+    return model, kept
+
+
+def told(folder, rank):
+    return json.loads((folder / f"told-{rank}.json").read_text())
+
+
+def read(snapshot):
+    reader = snapshot.open()
+    try:
+        tensors = {}
+        for name in reader.names:
+            shape = reader.shape(name)
+            flat = torch.empty(torch.Size(shape).numel(), dtype=reader.dtype(name))
+            reader.read(name, 0, flat.numel(), flat)
+            tensors[name] = flat.view(shape)
+        return tensors
+    finally:
+        reader.close()
+
+
+def test_the_parts_are_uneven_and_one_process_has_nothing_of_some(folder):
+    assert told(folder, 0)["parts"]["0.weight"] == [3, 7]
+    assert told(folder, 1)["parts"]["0.weight"] == [2, 7]
+    assert told(folder, 1)["parts"]["2.weight"] == [0, 5]
+    assert told(folder, 0)["run"] == told(folder, 1)["run"]
+
+
+@pytest.mark.parametrize("kind", ["gathered", "sharded"])
+def test_snapshots_have_the_bits_of_one_process(folder, alone, kind):
+    model, kept = alone
+    found = list_snapshots(folder / kind)
+    assert [(snapshot.t, snapshot.sigma_rel) for snapshot in found] == [(20, 0.05), (20, 0.10)]
+    for snapshot in found:
+        tensors = read(snapshot)
+        assert tensors.keys() == model.state_dict().keys()
+        for name, average in kept[20][snapshot.sigma_rel].items():
+            assert torch.equal(tensors[name], average), name
+        for name in ("3.weight", "3.bias", "1.running_mean"):
+            assert torch.equal(tensors[name], model.state_dict()[name])
+
+
+def test_gathered_snapshots_are_one_file_that_loads_as_the_model(folder, worker):
+    assert len(list((folder / "gathered").glob("*.safetensors"))) == 2
+    worker.build().load_state_dict(load_file(folder / "gathered" / "000000000020-0.050000.safetensors"), strict=True)
+
+
+def test_sharded_snapshots_are_a_file_a_process_without_doubles(folder, worker):
+    files = sorted((folder / "sharded").glob("*0.050000*.safetensors"))
+    assert [file.name.split(".", 2)[2] for file in files] == [
+        "rank00000-of-00002.safetensors",
+        "rank00001-of-00002.safetensors",
+    ]
+    stored = sum(tensor.numel() for file in files for tensor in load_file(file).values())
+    assert stored == sum(tensor.numel() for tensor in worker.build().state_dict().values())
+
+
+def test_a_set_with_a_file_missing_is_no_snapshot(folder, tmp_path):
+    for file in (folder / "sharded").glob("*.safetensors"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "000000000020-0.050000.rank00001-of-00002.safetensors").unlink()
+    assert [snapshot.sigma_rel for snapshot in list_snapshots(tmp_path)] == [0.10]
+
+
+def test_reconstruction_gives_the_same_from_either(folder, tmp_path):
+    from accelerate_ext.ema.reconstruct import reconstruct
+
+    results = []
+    for kind in ("gathered", "sharded"):
+        out = tmp_path / kind
+        reconstruct(folder / kind, 0.07, output=out / "model.safetensors")
+        results.append(load_file(next(out.rglob("*.safetensors"))))
+    assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+def test_the_state_holds_whole_tensors_and_goes_on_exactly(folder, alone):
+    _, kept = alone
+    state = torch.load(folder / "state.pt", weights_only=True)
+    assert state["averages"][0]["0.weight"].shape == (5, 7)
+    for snapshot in list_snapshots(folder / "resumed"):
+        for name, average in kept[25][snapshot.sigma_rel].items():
+            assert torch.equal(read(snapshot)[name], average), name
+
+
+def test_averages_are_lent_to_a_model_in_parts(folder, alone):
+    _, kept = alone
+    lent = torch.load(folder / "lent.pt", weights_only=True)
+    assert all(torch.equal(lent[name], average) for name, average in kept[20][0.10].items())
+    assert told(folder, 0)["is_restored"]
+    assert told(folder, 1)["is_restored"]
+
+
+def test_an_error_of_one_process_is_one_of_all_and_leaves_nothing(folder):
+    for rank in range(2):
+        assert "snapshots need a folder" in told(folder, rank)["a file in the way"]
+        assert "0.weight" in told(folder, rank)["nan, gathered"]
+        assert "0.weight" in told(folder, rank)["nan, sharded"]
+    assert {snapshot.t for snapshot in list_snapshots(folder / "resumed")} == {25}
+    assert list((folder / "nan").iterdir()) == []

@@ -1,0 +1,104 @@
+"""One of several processes that hold parts of a model (FSDP2 on gloo) and keep averages of it.
+
+Usage: RANK=0 WORLD_SIZE=2 sharded.py FOLDER. Leaves snapshots, states and what each process saw in FOLDER.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from accelerate_ext.ema import PostHocEMA
+
+
+def build():
+    """Sizes that two processes cannot share out evenly, and one that leaves a process nothing."""
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(7, 5),
+        nn.BatchNorm1d(5),
+        nn.Linear(5, 1),
+        nn.Linear(1, 30_011).requires_grad_(False),
+        nn.Linear(3, 9),
+    )
+
+
+def move(model, step):
+    """The same whole weights at a step, however they are held."""
+    generator = torch.Generator().manual_seed(step)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if not parameter.requires_grad:
+                continue
+            noise = torch.randn(parameter.shape, generator=generator)
+            if isinstance(parameter, DTensor):
+                size = -(-noise.shape[0] // dist.get_world_size())
+                start = dist.get_rank() * size
+                noise = noise[start : start + size]
+                parameter.to_local().add_(noise)
+            else:
+                parameter.add_(noise)
+
+
+def error_of(action):
+    try:
+        action()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def main(folder: Path) -> None:
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=world)
+    model = build()
+    for layer in model:
+        if list(layer.parameters()):
+            fully_shard(layer)
+    fully_shard(model)
+    ema = PostHocEMA(model)
+    told = {"run": ema.run}
+    for step in range(1, 21):
+        move(model, step)
+        ema.update(step)
+    ema.snapshot(folder / "gathered")
+    ema.snapshot(folder / "sharded", sharded=True)
+    told["parts"] = {name: list(average.shape) for name, average in ema.averages().items()}
+    state = ema.state_dict()
+    if rank == 0:
+        torch.save(state, folder / "state.pt")
+    dist.barrier()
+    before = {name: p.full_tensor().clone() for name, p in model.named_parameters()}
+    with ema.averaged_weights(0.10):
+        lent = {name: p.full_tensor().clone() for name, p in model.named_parameters()}
+    if rank == 0:
+        torch.save(lent, folder / "lent.pt")
+    told["is_restored"] = all(torch.equal(before[name], p.full_tensor()) for name, p in model.named_parameters())
+
+    resumed = PostHocEMA(model)
+    resumed.load_state_dict(torch.load(folder / "state.pt", weights_only=True))
+    for step in range(21, 26):
+        move(model, step)
+        resumed.update(step)
+    resumed.snapshot(folder / "resumed")
+
+    (folder / "file").write_text("")
+    told["a file in the way"] = error_of(lambda: resumed.snapshot(folder / "file"))
+    with torch.no_grad():
+        if rank == world - 1:
+            model[0].weight.to_local().fill_(float("nan"))
+    resumed.update(26)
+    told["nan, gathered"] = error_of(lambda: resumed.snapshot(folder / "resumed"))
+    told["nan, sharded"] = error_of(lambda: resumed.snapshot(folder / "nan", sharded=True))
+    (folder / f"told-{rank}.json").write_text(json.dumps(told))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
