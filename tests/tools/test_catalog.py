@@ -67,6 +67,22 @@ def test_a_fault_is_named(tmp_path, text, fault):
         catalog.load(written(tmp_path, text))
 
 
+def test_an_installed_package_keeps_its_catalogue_inside_and_its_cache_with_the_user(tmp_path, monkeypatch):
+    package = tmp_path / "lib" / "tools"
+    (package / "patches").mkdir(parents=True)
+    monkeypatch.setattr(catalog, "PACKAGE", package)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(CannotRun, match="must lie beside the tools or in their package"):
+        catalog.patches_folder()
+    (package / "patches" / "upstreams.toml").write_text(AUTHOR + ROW)
+    assert list(catalog.load()) == ["x"]
+    assert catalog.cache_folder() == tmp_path / "cache" / "accelerate-ext"
+
+
+def test_a_checkout_keeps_its_cache_where_git_ignores_it():
+    assert catalog.cache_folder() == catalog.PACKAGE.parent / ".cache"
+
+
 def test_an_unknown_upstream_is_answered_with_those_there_are():
     with pytest.raises(CannotRun, match=r"one of diffusers, transformers, accelerate.*got 'torch'"):
         catalog.find("torch")

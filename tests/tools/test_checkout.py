@@ -82,6 +82,21 @@ class TestTree:
         with pytest.raises(CannotRun, match="must be a folder"):
             repository(tmp_path / "missing")
 
+    def test_a_machine_without_git_is_told_so(self, repo, monkeypatch):
+        monkeypatch.setenv("PATH", "")
+        with pytest.raises(CannotRun, match=r"git and the folder .* must both be there"):
+            git(repo.root, "status")
+
+    def test_an_object_that_is_gone_is_said_to_be_so(self, repo):
+        repo.commit({"a.py": b"1\n"})
+        blob = repo.git("rev-parse", "HEAD:a.py").strip()
+        (repo.root / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+        with (
+            GitTree(repo.root, "HEAD", "") as tree,
+            pytest.raises(CannotRun, match=r"git must hand out a\.py of .*missing"),
+        ):
+            tree.read("a.py")
+
 
 def test_globs_stay_inside_a_folder_unless_told_otherwise():
     paths = ["a.py", "x/a.py", "x/y/a.py", "x/y/b.txt", "xa.py"]
@@ -100,6 +115,13 @@ class TestFetch:
         (repo.root / ".git").rename(repo.root / "gone")
         with GitTree(fetch_commit(str(repo.root), first, tmp_path / "cache"), first, first) as tree:
             assert tree.read("a.py") == b"1\n"
+
+    def test_a_cache_that_lacks_the_commit_is_filled(self, repo, tmp_path):
+        first = repo.commit({"a.py": b"1\n"})
+        fetch_commit(str(repo.root), first, tmp_path / "cache")
+        second = repo.commit({"a.py": b"2\n"})
+        with GitTree(fetch_commit(str(repo.root), second, tmp_path / "cache"), second, second) as tree:
+            assert tree.read("a.py") == b"2\n"
 
     def test_what_cannot_be_fetched_is_unavailable(self, tmp_path):
         with pytest.raises(Unavailable, match="could not be fetched"):

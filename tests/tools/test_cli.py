@@ -97,6 +97,12 @@ class TestRewrite:
         assert "broken.py:1:7: unreadable" in result.stderr
         assert "binary.py: unreadable: a Python source file must not contain NUL bytes" in result.stderr
 
+    def test_a_link_to_nowhere_is_a_file_that_cannot_be_read(self, here):
+        (here / "gone.py").symlink_to("nowhere")
+        result = run("rewrite", ".")
+        assert result.exit_code == 2
+        assert "gone.py: unreadable: the file cannot be read: No such file" in result.stderr
+
     def test_missing_paths_are_all_named(self, here):
         result = run("rewrite", "one.py", "train.py", "two.py")
         assert result.exit_code == 2
@@ -205,6 +211,13 @@ class TestSeries:
         result = run("check", "sample")
         assert result.exit_code == 1
         assert "sample/top/0001-one.patch: stale: " in result.stdout
+
+    def test_source_and_base_belong_to_one_upstream(self, upstream, monkeypatch):
+        _, row = upstream
+        monkeypatch.setattr(catalog, "load", lambda: {"sample": row, "other": row})
+        result = run("check", "--base", "HEAD")
+        assert result.exit_code == 2
+        assert "belong to one upstream, got 2" in result.stderr
 
     def test_check_without_a_source_could_not_run(self, upstream, monkeypatch, tmp_path):
         monkeypatch.delenv("SAMPLE_CHECKOUT")

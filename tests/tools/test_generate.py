@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 
 import pytest
 
@@ -96,6 +97,13 @@ class TestSource:
         (sample[0].root / ".git").rename(sample[0].root / "gone")
         with pytest.raises(Unavailable, match="give --source, or set SAMPLE_CHECKOUT"):
             open_source(sample[1])
+
+    def test_a_wheel_may_be_named(self, sample, tmp_path):
+        path = tmp_path / "x-1-py3-none-any.whl"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("scripts/one.py", "x")
+        with open_source(sample[1], path) as tree:
+            assert (tree.base, tree.read("scripts/one.py"), tree.is_exact) == ("1", b"x", False)
 
     def test_a_wheel_is_one_release(self, sample, tmp_path):
         with pytest.raises(CannotRun, match="--base must be left out"):

@@ -114,6 +114,22 @@ class TestWrite:
         assert series.read(tmp_path / "out" / "s") == files
         assert os.listdir(tmp_path / "out") == ["s"]
 
+    def test_the_older_series_comes_back_if_the_new_one_cannot_take_its_place(self, tmp_path, files, monkeypatch):
+        series.write(tmp_path / "out" / "s", files)
+        real, calls = os.rename, []
+
+        def failing(source, target):
+            calls.append(target)
+            if len(calls) == 2:
+                raise OSError(28, "No space left on device")
+            real(source, target)
+
+        monkeypatch.setattr(os, "rename", failing)
+        with pytest.raises(CannotRun, match="No space left"):
+            series.write(tmp_path / "out" / "s", files | {"NOTES.md": b"new"})
+        assert series.read(tmp_path / "out" / "s") == files
+        assert os.listdir(tmp_path / "out") == ["s"]
+
     def test_a_missing_series_is_said_to_be_so(self, tmp_path):
         with pytest.raises(CannotRun, match="must be the folder of a series"):
             series.read(tmp_path / "none")
