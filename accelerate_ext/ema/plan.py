@@ -18,7 +18,7 @@ Spacing = Literal["end", "even"]
 WIDTHS = (0.02, 0.03, 0.05, 0.075, 0.10, 0.15, 0.20)
 """Widths that `plan` chooses from."""
 DENSITIES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
-NUM_WANTED = 9
+NUM_WANTED = 13
 MAX_COUNT = 1024
 
 

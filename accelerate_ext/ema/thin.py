@@ -14,7 +14,7 @@ from .header import SnapshotError
 from .profile import MAX_SIGMA_REL, gamma_from_sigma_rel
 from .snapshot import Snapshot, list_snapshots
 
-NUM_WANTED = 9
+NUM_WANTED = 13
 
 
 @dataclass(frozen=True)

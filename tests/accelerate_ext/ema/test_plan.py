@@ -1,0 +1,103 @@
+"""Plans of snapshots: their expected errors are those of the fits that will be made, and hold on a random walk."""
+
+import numpy as np
+import pytest
+
+from accelerate_ext.ema import plan
+from accelerate_ext.ema.fit import fit
+from accelerate_ext.ema.plan import Plan
+from accelerate_ext.ema.profile import gamma_from_sigma_rel, step_weights
+
+MEASURED = [  # worst expected error over 0.02 to 0.25 with 16 snapshots
+    ({"sigma_rel": (0.05, 0.10), "spacing": "even"}, 4.8e-2),
+    ({"sigma_rel": (0.02, 0.10), "spacing": "even"}, 1.2e-2),
+    ({"sigma_rel": (0.02, 0.05, 0.10), "spacing": "even"}, 1.2e-3),
+    ({"sigma_rel": (0.05, 0.10), "spacing": "end"}, 3.9e-3),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error"), MEASURED)
+def test_expected_errors_of_known_plans(arguments, error):
+    assert plan(65_536, 16, **arguments).worst_error == pytest.approx(error, rel=0.1)
+
+
+def test_a_plan_ends_with_the_run_and_its_times_rise():
+    made = plan(10_000, 20)
+    assert len(made.times) == 20
+    assert made.times[-1] == 10_000
+    assert all(a < b for a, b in zip(made.times, made.times[1:], strict=False))
+
+
+def test_even_spacing_is_even():
+    assert plan(1000, 4, spacing="even").times == (250, 500, 750, 1000)
+
+
+def test_the_widths_are_chosen_for_the_least_error():
+    chosen = plan(50_000, 16)
+    for sigma_rel in ((0.05, 0.10), (0.02, 0.10), (0.10, 0.20)):
+        assert chosen.worst_error <= plan(50_000, 16, sigma_rel=sigma_rel).worst_error
+    assert len(plan(50_000, 16, num_averages=1).sigma_rel) == 1
+
+
+def test_without_a_count_the_smallest_plan_is_made_that_keeps_the_error():
+    made = plan(20_000, max_error=0.01, sigma_rel=(0.05, 0.10))
+    assert made.worst_error <= 0.01
+    assert plan(20_000, len(made.times) - 1, sigma_rel=(0.05, 0.10)).worst_error > 0.01
+
+
+def test_the_expected_error_is_met_on_a_random_walk():
+    made = plan(2000, 12, sigma_rel=(0.05, 0.10), wanted=(0.03, 0.2))
+    walk = np.random.default_rng(0).standard_normal((2000, 4000)).cumsum(0)
+    t, gamma = zip(*[(t, gamma_from_sigma_rel(s)) for t in made.times for s in made.sigma_rel], strict=True)
+    stored = np.stack([step_weights(time, power) @ walk[:time] for time, power in zip(t, gamma, strict=True)])
+    for width, expected in made.errors.items():
+        power = gamma_from_sigma_rel(width)
+        got = fit(t, gamma, 2000, power).weights[:, 0] @ stored
+        wanted = step_weights(2000, power) @ walk
+        error = np.linalg.norm(got - wanted) / np.linalg.norm(wanted - walk[-1])
+        assert 0.5 * expected < error < 2 * expected + 2e-4
+
+
+def test_a_time_is_due_once_however_updates_fall():
+    made = Plan((10, 20, 30), (0.1,), {0.1: 0.0})
+    assert [made.is_due(before, now) for before, now in ((0, 9), (9, 10), (10, 19), (10, 25), (25, 40), (40, 41))] == [
+        False,
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_the_space_is_told():
+    assert plan(1000, 4, sigma_rel=(0.05, 0.10)).num_bytes(10**6) == 4 * 2 * 4 * 10**6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"total": 0, "count": 1}, "`total` must be 1 or more"),
+        ({"total": 10, "count": 11}, "`count` must lie between 1 and `total`"),
+        ({"total": 10}, "give `count`, or `max_error`"),
+        ({"total": 10, "count": 2, "wanted": (0.2, 0.1)}, "`wanted` must be two rising widths"),
+        ({"total": 10, "count": 2, "wanted": (0.1, 0.4)}, "`wanted` must be two rising widths"),
+        ({"total": 10, "count": 2, "spacing": "odd"}, "`spacing` must be 'end' or 'even', got 'odd'"),
+        ({"total": 10, "count": 2, "num_averages": 9}, "`num_averages` must be 1, 2 or 3"),
+        ({"total": 10, "count": 2, "sigma_rel": (0.5,)}, "`sigma_rel` must lie between 0"),
+        ({"total": 10_000, "count": 2, "max_error": 1e-6}, "above max_error=1e-06; allow more snapshots"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        plan(**arguments)
+
+
+def test_all_that_is_wrong_is_told_at_once():
+    with pytest.raises(ValueError, match=r"(?s)`total`.*`spacing`"):
+        plan(0, 1, spacing="odd")
+
+
+def test_a_plan_of_a_short_run_has_no_time_twice():
+    assert plan(3, 3).times == (1, 2, 3)
+    assert plan(5, 5, spacing="even").times == (1, 2, 3, 4, 5)

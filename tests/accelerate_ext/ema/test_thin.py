@@ -1,0 +1,88 @@
+"""Thinning: what goes is what is missed least, and what is said of the error holds for what stays."""
+
+import pytest
+import torch
+from torch import nn
+
+from accelerate_ext.ema import PostHocEMA, SnapshotError, list_snapshots, thin
+from accelerate_ext.ema.plan import predicted_errors
+
+
+def run(folder, num=12, sigma_rel=(0.05, 0.10), every=100, **arguments):
+    ema = PostHocEMA(nn.Linear(2, 2), sigma_rel, **arguments)
+    for step in range(every, every * num + 1, every):
+        ema.update(step)
+        ema.snapshot(folder)
+    return ema
+
+
+def test_a_number_of_files_is_kept_from_both_ends_and_the_gaps_stay_small(tmp_path):
+    run(tmp_path)
+    made = thin(tmp_path, keep=12)
+    left = list_snapshots(tmp_path)
+    assert len(left) == len(made.kept) == 12
+    assert [snapshot.path for snapshot in left] == [snapshot.path for snapshot in made.kept]
+    assert {snapshot.sigma_rel for snapshot in left if snapshot.t == 1200} == {0.05, 0.10}
+    assert min(snapshot.t for snapshot in left) < 600  # never only the last ones
+    assert made.error_after >= made.error_before
+
+
+def test_thinning_beats_keeping_the_last_ones(tmp_path):
+    run(tmp_path)
+    widths = [0.02, 0.05, 0.10, 0.15, 0.20, 0.25]
+    last = max(predicted_errors([700, 800, 900, 1000, 1100, 1200], (0.05, 0.10), widths).values())
+    assert thin(tmp_path, keep=12).error_after < 0.7 * last
+
+
+def test_the_stated_error_is_kept(tmp_path):
+    run(tmp_path)
+    made = thin(tmp_path, max_error=0.1)
+    assert made.removed
+    assert made.error_after <= 0.1
+    again = thin(tmp_path, max_error=0.1)
+    assert again.removed == ()
+    assert again.error_before == pytest.approx(made.error_after)
+
+
+def test_a_bound_that_is_not_kept_now_removes_nothing(tmp_path):
+    run(tmp_path)
+    with pytest.raises(ValueError, match="above max_error=1e-05 already; nothing was removed"):
+        thin(tmp_path, max_error=1e-5)
+    assert len(list_snapshots(tmp_path)) == 24
+
+
+def test_a_dry_run_says_what_it_would_do_and_does_not(tmp_path):
+    run(tmp_path)
+    told = thin(tmp_path, keep=10, dry_run=True)
+    assert len(list_snapshots(tmp_path)) == 24
+    assert told.num_bytes == sum(snapshot.path.stat().st_size for snapshot in told.removed)
+    done = thin(tmp_path, keep=10)
+    assert done == told
+
+
+def test_the_last_time_stays_even_if_fewer_are_asked_for(tmp_path):
+    run(tmp_path, num=3)
+    assert [snapshot.t for snapshot in thin(tmp_path, keep=1).kept] == [300, 300]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"keep": 3, "max_error": 0.1}])
+def test_one_aim_is_needed(tmp_path, arguments):
+    with pytest.raises(ValueError, match="give either `max_error` or `keep`"):
+        thin(tmp_path, **arguments)
+
+
+def test_a_folder_that_is_not_one_of_ours_is_refused(tmp_path):
+    torch.save({}, tmp_path / "checkpoint-100.pt")
+    with pytest.raises(SnapshotError, match="holds no snapshots; thinning removes nothing else"):
+        thin(tmp_path, keep=1)
+    assert (tmp_path / "checkpoint-100.pt").exists()
+
+
+def test_a_folder_of_several_runs_is_refused(tmp_path):
+    run(tmp_path, num=2, run="a")
+    other = tmp_path / "other"
+    run(other, num=4, run="b")
+    for path in other.glob("*400-*"):
+        path.rename(tmp_path / path.name)
+    with pytest.raises(SnapshotError, match=r"several runs: a \(updates\), b \(updates\)"):
+        thin(tmp_path, keep=1)
