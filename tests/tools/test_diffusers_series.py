@@ -44,7 +44,7 @@ def main(args, model, optimizer, loader, ema):
 UNPREPARED = SCRIPT.replace(
     b"model, optimizer, loader = accelerator.prepare(model, optimizer, loader)",
     b"optimizer = torch.optim.SGD(model.parameters(), 0.1)",
-)
+).replace(b"def main(args, model, optimizer, loader, ema)", b"def main(args, model, loader, ema)")
 FILES = {
     "examples/text_to_image/train_text_to_image.py": SCRIPT,
     "examples/other/train_other.py": SCRIPT,
