@@ -27,8 +27,8 @@ def unaccounted(before: Source, after: Source, edits: Iterable[Edit]) -> list[st
     """Differences of the two trees that the edits do not explain; an empty list where all is well.
 
     Every statement of `before` must stand in `after` at the place the edits move it to, in the same arms and with the
-    same content, unless an edit reaches into it; statements that are new must lie in the text of an edit. Statements at
-    the top of the file that no edit touches have the same text on both sides, so only the others are parsed again.
+    same content, unless an edit reaches into it; statements that are new must lie in the text of an edit. Whole lines
+    that no edit touches have the same text on both sides: only statements that hold edits are parsed again.
 
     Raises: SourceError if the new text does not parse.
     """
@@ -36,30 +36,69 @@ def unaccounted(before: Source, after: Source, edits: Iterable[Edit]) -> list[st
     if before.edited(moves.edits).text != after.text:
         return ["the text differs from what the edits give"]
     faults: list[str] = []
-    for first, last in _touched(before, moves):
-        start, end = before.line_starts[first - 1], before.next_line(last)
-        part = Source(after.text[moves.moved_before(start) : moves.moved(end)])
-        faults += _compare(before, part, moves, (start, end))
+    for block in _touched(before, moves):
+        faults += _compare(before, after, moves, block)
     return faults
 
 
-def _touched(before: Source, moves: _Moves) -> list[tuple[int, int]]:
-    """First and last line of each run of top statements that edits touch."""
-    runs: list[tuple[int, int]] = []
-    for node in before.tree.body:
-        first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
-        last = node.end_lineno or node.lineno
-        if moves.touches(before.line_starts[first - 1], before.next_line(last)):
-            if runs and runs[-1][1] >= first - 1:
-                first = runs.pop()[0]
-            runs.append((first, last))
+def _touched(before: Source, moves: _Moves) -> list[list[ast.stmt]]:
+    """Runs of statements, each in one list and on lines of its own, that hold all edits; as deep as one run does."""
+    block, runs = before.tree.body, _runs(before, before.tree.body, moves)
+    while len(runs) == 1 and len(runs[0]) == 1:
+        node = runs[0][0]
+        inner = [child for arm in ("body", "orelse") for child in getattr(node, arm, None) or () if _holds(child)]
+        is_plain = not any(getattr(node, arm, None) for arm in ("orelse", "finalbody", "handlers", "cases"))
+        ends_outside = any(edit.start >= before.span(node)[1] for edit in moves.edits)  # may belong to this list
+        deeper = _runs(before, inner, moves) if is_plain and inner and not ends_outside else []
+        if not deeper or not _holds_all(before, deeper, moves):
+            break
+        block, runs = inner, deeper
+    return runs if block else []
+
+
+def _runs(before: Source, block: list[ast.stmt], moves: _Moves) -> list[list[ast.stmt]]:
+    runs: list[list[ast.stmt]] = []
+    previous = -1
+    for index, node in enumerate(block):
+        if moves.touches(*_lines(before, node)):
+            if runs and (previous == index - 1):
+                runs[-1].append(node)
+            else:
+                runs.append([node])
+            previous = index
     return runs
 
 
-def _compare(before: Source, part: Source, moves: _Moves, span: tuple[int, int]) -> list[str]:
-    shift = moves.moved_before(span[0])
-    old = [entry for entry in _entries(before, span) if span[0] <= entry.start < span[1]]
-    new = [entry for entry in _entries(part) if not moves.is_new(entry.start + shift)]
+def _holds_all(before: Source, runs: list[list[ast.stmt]], moves: _Moves) -> bool:
+    """Whether every edit lies in one of the runs, and each run begins and ends on lines of its own."""
+    spans = [(_lines(before, run[0])[0], _lines(before, run[-1])[1]) for run in runs]
+    for run in runs:
+        if (
+            before.indentation(run[0]).strip()
+            or ";" in before.text[before.span(run[-1])[1] : _lines(before, run[-1])[1]]
+        ):
+            return False
+    return all(any(start <= edit.start and edit.end <= end for start, end in spans) for edit in moves.edits)
+
+
+def _lines(before: Source, node: ast.stmt) -> tuple[int, int]:
+    first = min([node.lineno, *(item.lineno for item in getattr(node, "decorator_list", ()))])
+    return before.line_starts[first - 1], before.next_line(node.end_lineno or node.lineno)
+
+
+def _compare(before: Source, after: Source, moves: _Moves, block: list[ast.stmt]) -> list[str]:
+    start, end = _lines(before, block[0])[0], _lines(before, block[-1])[1]
+    shift = moves.moved_before(start)
+    text = after.text[shift : moves.moved(end)]
+    if before.indentation(block[0]):
+        text = f"if 1:{before.newline}{text}"  # lets an indented list of statements stand alone
+    shift -= len(text) - (moves.moved(end) - moves.moved_before(start))
+    part = Source(text)
+    body = part.tree.body
+    if before.indentation(block[0]):
+        body = body[0].body if len(body) == 1 and isinstance(body[0], ast.If) else []
+    old = list(_entries(before, block))
+    new = [entry for entry in _entries(part, body) if not moves.is_new(entry.start + shift)]
     faults = []
     if len(old) != len(new):
         faults.append(f"{len(old)} statements went in and {len(new)} came out")
@@ -123,10 +162,7 @@ class _Moves:
                 and not (edit.end == start and edit.start == start)]  # fmt: skip
 
 
-def _entries(source: Source, span: tuple[int, int] | None = None) -> Iterator[_Entry]:
-    body = source.tree.body
-    if span is not None:
-        body = [node for node in body if span[0] <= source.span(node)[1] and source.span(node)[0] < span[1]]
+def _entries(source: Source, body: Sequence[ast.stmt]) -> Iterator[_Entry]:
     stack: list[tuple[_Holder, tuple[tuple[int, str], ...]]] = [(node, ()) for node in reversed(body)]
     while stack:
         node, arms = stack.pop()

@@ -11,7 +11,7 @@ from .loop.blocks import Block, Blocks, Role
 from .loop.clauses import Clauses
 from .loop.flag import Flag, Flags, Refusal
 from .loop.flow import Flow, State, StepSite
-from .loop.names import key
+from .loop.names import key, last
 from .loop.objects import Identity, Objects
 from .loop.script import Scope, Script, expressions, within
 from .loop.traits import Traits
@@ -100,8 +100,9 @@ class Work:
     def names_of(self, scope: Scope, counters: Iterable[Identity], node: ast.AST) -> list[str]:
         """How those of the counters that an expression or a statement reads are called there."""
         wanted = set(counters)
+        words = {last(who.key) for who in wanted}
         items = expressions(node) if isinstance(node, ast.stmt) else ast.walk(node)
-        found = [name for item in items if (name := key(item)) is not None]
+        found = [name for item in items if (name := key(item)) is not None and last(name) in words]
         return [name for name in dict.fromkeys(found) if self.objects.identity(scope, name) in wanted]
 
     def conditions(self, state: State, flag: Flag) -> list[str]:

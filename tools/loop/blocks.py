@@ -72,6 +72,8 @@ class Blocks:
             state = self.flow.before.get(node)
             if state is None or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 continue
+            if not state.is_after_step and not self.script.shows_signs(node):
+                continue
             if isinstance(node, ast.If) and self.flow.tests[node].is_flagged:
                 result = self._flagged(node, self.flow.tests[node], state, scope, block[index + 1 :])
                 yield from result
@@ -82,8 +84,9 @@ class Blocks:
                 if self.traits.counts(node) and not self._asks(node):
                     tail.append(node)
                     continue
-            for inner in self._inner(node):
-                yield from self._visit(inner, scope)
+            if state.is_after_step or self.script.shows_signs(node):
+                for inner in self._inner(node):
+                    yield from self._visit(inner, scope)
         if tail and scope in self.flow.stepping:  # a function that is called behind a step is gated where it is called
             state = self.flow.before[tail[0]]
             yield Block(Role.TAIL, tail[0], scope, state, tail)

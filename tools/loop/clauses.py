@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -81,6 +82,7 @@ class Clauses:
     """Reads tests of one script; aliases are looked up at the place where they are read."""
 
     objects: Objects
+    _lines: list[int] | None = None
     _aliases: dict[tuple[Scope, str], list[tuple[ast.stmt, ast.expr]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -104,6 +106,14 @@ class Clauses:
             found = self._aliases.setdefault((home, name), [])
             if all(item is not node for item, _ in found):
                 found.append((node, value))
+
+    def is_plain(self, node: ast.stmt, test: ast.expr) -> bool:
+        """Whether the lines of a test show no flag and no alias of one."""
+        if self._lines is None:
+            words = "|".join([FLAGS.pattern, *map(re.escape, sorted(self.alias_names()))])
+            self._lines = sorted(self.objects.script.lines_with(re.compile(words)))
+        index = bisect_left(self._lines, node.lineno)
+        return index == len(self._lines) or self._lines[index] > (test.end_lineno or node.lineno)
 
     def alias_names(self) -> set[str]:
         return {name for _, name in self._aliases}

@@ -43,6 +43,7 @@ class Flags:
         self.script = flow.script
         self.objects = flow.objects
         self.counted = counted
+        self._accelerators: dict[Scope, str | None] = {}
         self.variable = _free_name(flow.script.source.text)
 
     def find(self, node: ast.stmt, state: State, test: Test | None, accelerator: str | None) -> Flag | Refusal:
@@ -189,6 +190,13 @@ class Flags:
 
     def accelerator_text(self, scope: Scope, wanted: set[Identity]) -> str | None:
         """How an accelerator is called in a scope: one of those wanted, or else the only one in reach."""
+        if not wanted:
+            if scope not in self._accelerators:
+                self._accelerators[scope] = self._accelerator_text(scope, wanted)
+            return self._accelerators[scope]
+        return self._accelerator_text(scope, wanted)
+
+    def _accelerator_text(self, scope: Scope, wanted: set[Identity]) -> str | None:
         here: Scope | None = scope
         owner = scope.owner
         found: list[str] = []

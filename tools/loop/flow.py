@@ -5,13 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
-from .clauses import Clauses, Test
+from .clauses import Clause, Clauses, Test
 from .names import key
 from .objects import Identity, Objects
-from .script import FunctionNode, Scope, Script, calls_of, inner_blocks, within
+from .script import FunctionNode, Scope, Script, call_of, calls_of, inner_blocks, within
 
-STEP = re.compile(r"\.\s*step\s*\(")
+STEP = re.compile(r"step\s*\(")
 _ENVIRONMENT = re.compile(r"deepspeed|hasattr|distributed_type|DistributedType|is_xla|is_tpu", re.IGNORECASE)
 _MOST_PATHS = 64
 
@@ -56,7 +57,7 @@ class State:
     sync: bool | None = None  # True where only boundaries come through, False where none does
     is_gated: bool = False  # only applied updates come through
 
-    @property
+    @cached_property
     def is_after_step(self) -> bool:
         return any(path.steps for path in self.paths)
 
@@ -159,6 +160,8 @@ class Flow:
         return state
 
     def _through(self, node: ast.stmt, state: State) -> State | None:
+        if isinstance(node, (ast.Expr, ast.Assign, ast.AugAssign)):
+            return self._called(node, state)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return state
         if isinstance(node, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
@@ -187,11 +190,10 @@ class Flow:
                 function = self.script.function(scope, call)
                 if function is not None and function in self.stepping:
                     state = self._joined(state, self.summary(function))
-        elif state.is_after_step and isinstance(node, (ast.Expr, ast.Assign)):
-            for call in calls_of(node):
-                function = self.script.function(scope, call)
-                if function is not None:
-                    self.entries.setdefault(function, []).append(state)
+        elif state.is_after_step and (call := call_of(node)) is not None:
+            function = self.script.function(scope, call)
+            if function is not None:
+                self.entries.setdefault(function, []).append(state)
         return state
 
     def _joined(self, state: State, more: frozenset[Path]) -> State:
@@ -203,7 +205,10 @@ class Flow:
         return replace(state, paths=paths)
 
     def _if(self, node: ast.If, state: State) -> State | None:
-        test = self.clauses.read(node.test, self.script.places[node].scope, node)
+        if self.clauses.is_plain(node, node.test):
+            test = Test((Clause(node.test, "other", True, written=node.test),))
+        else:
+            test = self.clauses.read(node.test, self.script.places[node].scope, node)
         self.tests[node] = test
         inside, outside = state, state
         if test.needs_sync:

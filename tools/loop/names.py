@@ -40,7 +40,10 @@ def root(name: str) -> str:
 
 def last(name: str) -> str:
     """The last word of a key: what the thing itself is called."""
-    return re.findall(r"\w+", name)[-1] if re.search(r"\w", name) else name
+    if name.isidentifier():
+        return name
+    end = name.rpartition(".")[2]
+    return end if end.isidentifier() else (re.findall(r"\w+", name) or [name])[-1]
 
 
 def class_of(value: ast.AST | None) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from . import names
 from .names import key
 from .script import Binding, Scope, Script, calls_of, expressions
 
-_PREPARE = re.compile(r"\.\s*prepare(?:_optimizer|_scheduler)?\s*\(")
-_ZERO_GRAD = re.compile(r"\.\s*zero_grad\s*\(")
+_PREPARE = re.compile(r"prepare(?:_optimizer|_scheduler)?\s*\(")
+_ZERO_GRAD = re.compile(r"zero_grad\s*\(")
 _ACCUMULATE = re.compile(r"\.\s*(accumulate|_set_sync_gradients)\s*\(|\bsync_gradients\b")
-_CONSTRUCTED = re.compile(r"\bAccelerator\s*\(")
+_CONSTRUCTED = re.compile(r"Accelerator\s*\(")
 _ACCUMULATION = (
     "gradient_accumulation_steps",
     "gradient_accumulation_plugin",
@@ -233,7 +234,7 @@ class Objects:
             place = self.script.places[place.parent]
         return found
 
-    @property
+    @cached_property
     def accumulation(self) -> str:
         """`none` where every iteration is a boundary, `one` where the script asks for no accumulation, else `maybe`."""
         if not _ACCUMULATE.search(self.script.source.text):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,6 +14,14 @@ from .names import key, root
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
 _BODIES = ("body", "orelse", "finalbody")
+_SIGNS = tuple(  # each begins with letters, which the search is fast for
+    re.compile(word)
+    for word in (r"step\s*\(", "sync_gradients", "step_was_skipped", r"prepare\w*\s*\(", r"Accelerator\s*\(",
+                 "zero_grad", r"backward\s*\(")
+)  # fmt: skip
+_SIMPLE = {ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Pass, ast.Break, ast.Continue, ast.Raise,
+           ast.Delete, ast.Assert, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal}  # fmt: skip
+_DEFINITIONS = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef}
 
 
 @dataclass
@@ -35,6 +43,7 @@ class Scope:
     bindings: dict[str, list[Binding]] = field(default_factory=dict)
     functions: dict[str, Scope] = field(default_factory=dict)
     classes: dict[str, Scope] = field(default_factory=dict)
+    outer_names: set[str] = field(default_factory=set)  # `nonlocal` and `global`
 
     @property
     def name(self) -> str:
@@ -60,6 +69,8 @@ class Scope:
         return [item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
     def bind(self, name: str, binding: Binding) -> None:
+        if name in self.outer_names:
+            return
         self.bindings.setdefault(name, []).append(binding)
 
 
@@ -79,38 +90,71 @@ class Place:
 
 
 class Script:
-    """The index over one source file."""
+    """The index over one source file. Functions that show no sign of training are read when somebody asks for them."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.places: dict[ast.stmt, Place] = {}
         self.scopes: list[Scope] = []
-        self.scope_of: dict[ast.AST, Scope] = {}
+        self._unread: dict[Scope, None] = {}
+        self._ordered: list[ast.stmt] = []
+        self._lines: list[int] = []
+        self._calls: dict[Scope, list[tuple[ast.stmt, ast.Call]]] = {}
+        self.signs = sorted({line for pattern in _SIGNS for line in self.lines_with(pattern)})
+        self._has_walrus = ":=" in source.text
         self.module = Scope(source.tree)
         self._enter(self.module)
-        self._ordered = list(self.places)
-        self._ordered.sort(key=lambda node: (node.lineno, node.col_offset))
-        self._lines = [node.lineno for node in self._ordered]
+
+    def lines_with(self, pattern: re.Pattern[str]) -> list[int]:
+        """The lines (from 1) that a pattern matches on, in order."""
+        starts = self.source.line_starts
+        return [bisect_right(starts, match.start()) for match in pattern.finditer(self.source.text)]
 
     def _enter(self, scope: Scope) -> None:
         self.scopes.append(scope)
-        self.scope_of[scope.node] = scope
         for name in scope.parameters:
             if isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 scope.bind(name, Binding(scope.node, None, is_parameter=True))
+        node = scope.node
+        if scope.is_function and not isinstance(node, ast.Module):
+            if scope.parent is not None and isinstance(scope.parent.node, ast.ClassDef):
+                node = scope.parent.node  # one method says what the others' attributes are
+            if not self.shows_signs(node):
+                self._unread[scope] = None
+                return
         self._index(scope.node.body, scope, None, "body")
+
+    def shows_signs(self, node: ast.stmt) -> bool:
+        """Whether a statement's lines hold a word of training: a step, a flag, a backward, something prepared."""
+        index = bisect_left(self.signs, node.lineno)
+        return index < len(self.signs) and self.signs[index] <= (node.end_lineno or 0)
+
+    def read(self, scope: Scope) -> Scope:
+        """The scope, with its statements in the index."""
+        if scope in self._unread:
+            del self._unread[scope]
+            self._index(scope.node.body, scope, None, "body")
+            self._ordered = []
+        return scope
 
     def _index(self, block: list[ast.stmt], scope: Scope, parent: ast.stmt | None, arm: str) -> None:
         for index, node in enumerate(block):
             self.places[node] = Place(block, index, parent, arm, scope)
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            kind = type(node)
+            if kind in _SIMPLE:
+                if isinstance(node, (ast.Nonlocal, ast.Global)):
+                    scope.outer_names.update(node.names)
+                elif kind is not ast.Expr:
+                    _bind(node, scope)
+            elif kind in _DEFINITIONS and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 inner = Scope(node, scope)
                 (scope.classes if isinstance(node, ast.ClassDef) else scope.functions)[node.name] = inner
                 self._enter(inner)
-                continue
-            _bind(node, scope)
-            for name, inner_block in inner_blocks(node):
-                self._index(inner_block, scope, node, name)
+            else:
+                if kind not in (ast.If, ast.While) or self._has_walrus:
+                    _bind(node, scope)
+                for name, inner_block in inner_blocks(node):
+                    self._index(inner_block, scope, node, name)
 
     def home(self, scope: Scope, name: str) -> Scope:
         """The scope whose bindings a key refers to when it is read in `scope`."""
@@ -132,6 +176,10 @@ class Script:
 
     def function(self, scope: Scope, call: ast.Call) -> Scope | None:
         """The function of this file that a call runs, if that is plain."""
+        found = self._function(scope, call)
+        return self.read(found) if found is not None else None
+
+    def _function(self, scope: Scope, call: ast.Call) -> Scope | None:
         name = key(call.func)
         if name is None:
             return None
@@ -177,28 +225,36 @@ class Script:
 
     def statement_at(self, line: int, offset: int) -> ast.stmt | None:
         """The innermost statement that covers an offset."""
+        if not self._ordered:
+            self._ordered = sorted(self.places, key=lambda node: node.lineno)
+            self._lines = [node.lineno for node in self._ordered]
         index = bisect_right(self._lines, line) - 1
-        while index >= 0:
-            node = self._ordered[index]
-            if (node.end_lineno or 0) >= line:
-                start, end = self.source.span(node)
-                if start <= offset < end:
-                    return node
-            if index and self.places[node].parent is None and self.places[node].scope is self.module:
-                break
+        while index > 0 and self._lines[index] == line and self.source.span(self._ordered[index])[0] > offset:
             index -= 1
-        return None
+        node = self._ordered[index] if index >= 0 else None
+        while node is not None and not self._covers(node, line, offset):
+            place = self.places[node]
+            outer = place.parent or place.scope.node
+            node = None if isinstance(outer, ast.Module) else outer
+        return node
+
+    def _covers(self, node: ast.stmt, line: int, offset: int) -> bool:
+        if (node.end_lineno or 0) < line:
+            return False
+        start, end = self.source.span(node)
+        return start <= offset < end
 
     def calls(self, function: Scope) -> list[tuple[ast.stmt, ast.Call]]:
         """Every call of a function of this file that the text shows."""
-        is_constructor = function.name == "__init__" and function.owner is not None
-        name = function.owner.name if is_constructor and function.owner is not None else function.name
-        pattern = re.compile(rf"(?<!def )(?<!class )\b{re.escape(name)}\s*\(")
-        found = []
-        for node in self.statements_with(pattern):
-            scope = self.places[node].scope
-            found += [(node, call) for call in calls_of(node) if self.function(scope, call) is function]
-        return found
+        if function not in self._calls:
+            is_constructor = function.name == "__init__" and function.owner is not None
+            name = function.owner.name if is_constructor and function.owner is not None else function.name
+            found = []
+            for node in self.statements_with(re.compile(rf"{re.escape(name)}\s*\(")):
+                scope = self.places[node].scope
+                found += [(node, call) for call in calls_of(node) if self._function(scope, call) is function]
+            self._calls[function] = found
+        return self._calls[function]
 
     def loop(self, node: ast.stmt) -> Loop | None:
         """The innermost loop round a statement, in its own function."""
@@ -217,19 +273,25 @@ class Script:
 
 def inner_blocks(node: ast.stmt) -> list[tuple[str, list[ast.stmt]]]:
     """The statement lists inside a statement, with the names of their arms; functions and classes keep theirs."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+    kind = type(node)
+    if kind in _SIMPLE or kind in _DEFINITIONS:
         return []
     blocks = [(arm, block) for arm in _BODIES if (block := getattr(node, arm, None))]
+    if kind in (ast.If, ast.With, ast.For, ast.While):
+        return blocks
     blocks += [("handlers", handler.body) for handler in getattr(node, "handlers", ())]
     return blocks + [("cases", case.body) for case in getattr(node, "cases", ())]
 
 
 def within(block: list[ast.stmt]) -> Iterator[ast.stmt]:
     """All statements of a list and of the lists inside it, in the order of the text."""
-    for node in block:
+    stack = block[::-1]
+    while stack:
+        node = stack.pop()
         yield node
-        for _, inner in inner_blocks(node):
-            yield from within(inner)
+        if type(node) not in _SIMPLE:
+            for _, inner in reversed(inner_blocks(node)):
+                stack += inner[::-1]
 
 
 def headers(node: ast.stmt) -> Iterator[ast.expr]:
@@ -279,6 +341,9 @@ def _bind(node: ast.stmt, scope: Scope) -> None:
         pairs = [(node.target, node.iter, False)]
     elif isinstance(node, (ast.With, ast.AsyncWith)):
         pairs = [(item.optional_vars, item.context_expr, True) for item in node.items if item.optional_vars]
+    elif isinstance(node, ast.AugAssign):
+        name = key(node.target)
+        pairs = [(node.target, None, True)] if name in scope.bindings or (name or "").startswith("self.") else []
     elif isinstance(node, (ast.If, ast.While)) and not isinstance(node.test, (ast.Name, ast.Attribute, ast.Call)):
         pairs = [(item.target, item.value, True) for item in ast.walk(node.test) if isinstance(item, ast.NamedExpr)]
     for target, value, is_whole in pairs:

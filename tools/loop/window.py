@@ -48,7 +48,8 @@ class Windows:
         outer = loop.body if loop is not None else scope.node.body
         inside = {id(node) for node in within(block)}
         self._restarted = set()
-        gathered = self._gathered(outer, inside)
+        wanted = {name for node in within(block) for name in cleared(node, None)}
+        gathered = self._gathered(outer, inside, wanted)
         window = Window()
         counters = self.traits.counters_in(outer)
         window.lines = list(self._lines(block, gathered, counters, window))
@@ -58,14 +59,18 @@ class Windows:
         self._note_reads(block, gathered, window, outer, inside)
         return window
 
-    def _gathered(self, outer: list[ast.stmt], inside: set[int]) -> set[str]:
+    def _gathered(self, outer: list[ast.stmt], inside: set[int], wanted: set[str]) -> set[str]:
         """Keys that an iteration adds to outside the block and does not start afresh itself."""
         grown, fresh, replaced = set(), set(), set()
         for node in within(outer):
             if id(node) in inside:
                 continue
             is_plain = isinstance(node, (ast.Assign, ast.AnnAssign))
-            (replaced if is_plain else grown).update(gathers(node))
+            if not is_plain:
+                grown.update(gathers(node))
+                continue
+            if any(key(target) in wanted for target, _ in assigned(node)):
+                replaced.update(gathers(node))
             for target, value in assigned(node):
                 name = key(target)
                 if name is not None and not _reads(value, name):
@@ -82,7 +87,7 @@ class Windows:
         for other in self.script.scopes:
             if other is scope or not other.is_function or not (other.owner is scope.owner or other.parent is scope):
                 continue
-            for inner in within(other.node.body):
+            for inner in within(self.script.read(other).node.body):
                 for name in gathers(inner) if isinstance(inner, (ast.AugAssign, ast.Expr)) else ():
                     if self.script.home(other, name) is self.script.home(scope, name) is not other:
                         found.add(name)
@@ -180,7 +185,8 @@ class Windows:
     ) -> None:
         """State that the block reads and that nobody in the iteration clears."""
         handled = {*window.cleared, *window.kept, *self._restarted, *self.traits.counters_in(outer)}
-        read = {name for node in within(block) for item in expressions(node) if (name := key(item)) in gathered}
+        text = "\n".join(self.script.source.segment(node) for node in block)
+        read = {name for name in gathered if re.search(rf"(?<![\w.]){re.escape(name)}\b", text)}
         for name in sorted(read - handled):
             if name in self._sums(block[0]) and not names.counts_data(name):
                 window.never_cleared.append(name)

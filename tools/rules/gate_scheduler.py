@@ -27,7 +27,7 @@ from ..loop.flag import Refusal
 from ..work import Work
 
 _KIND = "scheduler step"
-_STEP = re.compile(r"\.\s*step\s*\(")
+_STEP = re.compile(r"step\s*\(")
 
 
 def gate_scheduler(work: Work) -> None:

@@ -30,8 +30,9 @@ from ..work import Work
 _COLLECTIVE = re.compile(
     r"^(gather|gather_for_metrics|reduce|wait_for_everyone|broadcast|all_reduce|barrier|pad_across\w*)$"
 )
-_BUDGET = re.compile(r"\bceil\s*\(")
-_FUSED = re.compile(r"\bfused\s*=\s*True\b|[\"']fused[\"']")
+_COLLECTIVES = re.compile(r"gather|reduce|wait_for_everyone|broadcast|barrier|pad_across")
+_BUDGET = re.compile(r"ceil\s*\(")
+_FUSED = re.compile(r"fused\s*=\s*True")
 
 
 def warn(work: Work) -> None:
@@ -55,7 +56,8 @@ def _budgets(work: Work) -> None:
             work.warn(node, "epoch budget", "epoch-budget", f"epoch budget `{text}`: with k skipped updates the run can end k "
                       "updates short")  # fmt: skip
     counters = work.counters()
-    for node in work.script.statements_with(re.compile("//")):
+    words = "|".join(sorted({rf"{re.escape(names.last(who.key))}\W*//" for who in counters}))
+    for node in work.script.statements_with(re.compile(words)) if words else ():
         for item in expressions(node):
             is_division = isinstance(item, ast.BinOp) and isinstance(item.op, ast.FloorDiv)
             if is_division and isinstance(node, ast.Assign) and work.names_of(
@@ -87,7 +89,7 @@ def _collectives(work: Work) -> None:
         if not work.gates(block) or block.role is Role.APPLIED:
             continue
         for node in within(block.statements):
-            for call in calls_of(node):
+            for call in calls_of(node) if _COLLECTIVES.search(work.layout.text(node)) else ():
                 name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
                 if _COLLECTIVE.match(name):
                     work.warn(call, "collective", "collectives", f"{name} inside the gated block: every rank must read the same "
