@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -15,6 +16,7 @@ from .header import SnapshotError
 from .inputs import InputOptions, Source, find_sources
 from .prepare import expected_distance, prepare
 from .profile import gamma_from_sigma_rel, sigma_rel_from_gamma
+from .readers import Reader
 from .reconstruct import Inputs
 
 WORST_RATIO = 4.0
@@ -63,34 +65,37 @@ def check(
     sources = find_sources(inputs, options)
     chosen = _choose(sources, step, sigma_rel)
     others = [source for source in sources if source is not chosen]
-    with prepare(others, chosen.t, [chosen.gamma], fit) as prepared:
-        stored, lock = chosen.open(), threading.Lock()
-        squares = {"difference": 0.0, "stored": 0.0}
-
-        def compare(name: str, start: int, values: torch.Tensor) -> None:
-            kept = torch.empty(values.shape[1], dtype=torch.float64)
-            stored.read(name, start, start + values.shape[1], kept)
-            difference = float(((values[0].double() - kept) ** 2).sum())
-            with lock:
-                squares["difference"] += difference
-                squares["stored"] += float((kept**2).sum())
-
+    with prepare(others, chosen.t, [chosen.gamma], fit) as prepared, contextlib.closing(chosen.open()) as stored:
+        difference = _Difference(stored)
         total = prepared.num_elements
-        try:
-            with tqdm(total=total, unit=" elements", unit_scale=True, disable=not progress, desc="check") as bar:
-                prepared.sums(torch.float32).run(compare, workers or min(8, os.cpu_count() or 1), bar.update)
-        finally:
-            stored.close()
+        with tqdm(total=total, unit=" elements", unit_scale=True, disable=not progress) as bar:
+            prepared.sums(torch.float32).run(difference, workers or min(8, os.cpu_count() or 1), bar.update)
         distance = expected_distance(prepared, 0)
-        root = math.sqrt(squares["difference"] / total)
-        return Check(
-            source=chosen,
-            step=chosen.step,
-            sigma_rel=sigma_rel_from_gamma(chosen.gamma),
-            predicted_error=float(prepared.fit.predicted_error[0]),
-            measured_error=root / distance if distance else (0.0 if root == 0 else math.inf),
-            relative_difference=math.sqrt(squares["difference"] / squares["stored"]) if squares["stored"] else 0.0,
-        )
+    root = math.sqrt(difference.squares / total)
+    return Check(
+        source=chosen,
+        step=chosen.step,
+        sigma_rel=sigma_rel_from_gamma(chosen.gamma),
+        predicted_error=float(prepared.fit.predicted_error[0]),
+        measured_error=root / distance if distance else (0.0 if root == 0 else math.inf),
+        relative_difference=math.sqrt(difference.squares / difference.norm) if difference.norm else 0.0,
+    )
+
+
+class _Difference:
+    """Compares what is rebuilt with what is stored, piece by piece."""
+
+    def __init__(self, stored: Reader):
+        self.squares = self.norm = 0.0
+        self._stored, self._lock = stored, threading.Lock()
+
+    def __call__(self, name: str, start: int, values: torch.Tensor) -> None:
+        kept = torch.empty(values.shape[1], dtype=torch.float64)
+        self._stored.read(name, start, start + values.shape[1], kept)
+        squares, norm = float(((values[0].double() - kept) ** 2).sum()), float((kept**2).sum())
+        with self._lock:
+            self.squares += squares
+            self.norm += norm
 
 
 def _choose(sources: list[Source], step: float | None, sigma_rel: float | None) -> Source:

@@ -90,11 +90,7 @@ def fit(
     if kind == "walk" and np.isinf(gamma).all() and not errors.any() and len(set(t.tolist())) == len(t):
         weights = np.stack([path_weights(t, step, power) for step, power in zip(to, go, strict=True)], axis=-1)
     else:
-        dot = walk_inner_product if kind == "walk" else inner_product
-        gram = dot(t[:, None], gamma[:, None], t[None], gamma[None])
-        if kind == "walk":
-            gram[np.diag_indices_from(gram)] += errors
-        weights = _solve(gram, dot(t[:, None], gamma[:, None], to[None], go[None]), constrained, nugget)
+        weights = _least_squares(kind, t, gamma, to, go, errors, constrained, nugget)
     weights = np.where(exact.any(axis=0), exact, weights)
     return describe(weights, t, gamma, to, go, kind, noise=errors, offset=offset)
 
@@ -164,6 +160,16 @@ def path_weights(t_in: ArrayLike, t_out: float, gamma_out: float) -> Array:
     result = np.empty_like(weights)
     result[order] = weights
     return result
+
+
+def _least_squares(
+    kind: Kind, t: Array, gamma: Array, t_out: Array, gamma_out: Array, noise: Array, constrained: bool, nugget: float
+) -> Array:
+    dot = walk_inner_product if kind == "walk" else inner_product
+    gram = dot(t[:, None], gamma[:, None], t[None], gamma[None])
+    if kind == "walk":
+        gram[np.diag_indices_from(gram)] += noise
+    return _solve(gram, dot(t[:, None], gamma[:, None], t_out[None], gamma_out[None]), constrained, nugget)
 
 
 def _vectors(*values: ArrayLike) -> list[Array]:

@@ -61,10 +61,13 @@ class OutputFile:
             at = self._starts[name] + start * dtype.itemsize
             _write_at(self._descriptor, stored.view(-1).view(torch.uint8).numpy().data, at)
 
-    def commit(self) -> None:
-        """The file appears under its name, and stays there if the machine stops now."""
+    def synchronise(self) -> None:
+        """All that was written is on the disk, where there may turn out to be no space for it."""
         with self._space(0):
             os.fsync(self._descriptor)
+
+    def commit(self) -> None:
+        """The file appears under its name, and stays there if the machine stops now. Call ``synchronise`` before."""
         os.close(self._descriptor)
         self._descriptor = -1
         os.replace(self._temporary, self.path)

@@ -92,9 +92,6 @@ def prepare(
         motion = _measure(used, readers, names)
         stored = [s.t for s in used], [s.gamma for s in used]
         result = fit(*stored, t, every, kind, noise=motion.noise, offset=motion.offset)
-        until = [
-            reader for source, reader in zip(used, readers, strict=True) if source.t <= t * (1 + 1e-12)
-        ] or readers
         yield Prepared(
             sources=used,
             readers=readers,
@@ -102,10 +99,16 @@ def prepare(
             gammas=np.asarray(every),
             fit=result,
             columns=columns,
-            copied={name: next((r for r in reversed(until) if name in r.names), readers[-1]) for name in others},
+            copied={name: _latest(name, t, used, readers) for name in others},
             tied={other: name for source in used for other, name in source.tied.items()},
             drift=motion.drift,
         )
+
+
+def _latest(name: str, t: float, sources: Sequence[Source], readers: Sequence[Reader]) -> Reader:
+    """Where a tensor that is copied comes from: the last set up to ``t`` that has it."""
+    holders = [pair for pair in zip(sources, readers, strict=True) if name in pair[1].names]
+    return next((reader for source, reader in reversed(holders) if source.t <= t * (1 + 1e-12)), holders[-1][1])
 
 
 def check_no_duplicates(sources: Sequence[Source]) -> None:

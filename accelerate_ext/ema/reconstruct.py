@@ -62,25 +62,16 @@ def reconstruct(
         force: go on although the predicted error is above 50 %.
         dry_run: say what it would cost and give; nothing is read but headers and samples, nothing is written.
 
-    Raises: SnapshotError naming the file, ReconstructionError if the predicted error is above 50 %, FileExistsError,
-        ValueError. Nothing is written then, and nothing replaced.
+    Raises: SnapshotError naming the file, ReconstructionError, FileExistsError, ValueError; nothing is replaced then.
     Warns: ReconstructionWarning if the predicted error is above 5 %.
     """
-    targets = _targets(sigma_rel)
-    gammas = [gamma_from_sigma_rel(width) for width in targets]
+    targets, kept_dtype = _targets(sigma_rel), _dtype(dtype)
     sources = find_sources(inputs, options)
-    with prepare(sources, end_of(sources, step), gammas, fit, widths) as prepared:
-        tensors = _tensors(prepared, _dtype(dtype))
-        job = _Job(prepared, tensors, targets, workers or min(8, os.cpu_count() or 1), progress)
+    with prepare(sources, end_of(sources, step), list(map(gamma_from_sigma_rel, targets)), fit, widths) as prepared:
+        job = _Job(prepared, kept_dtype, targets, workers or min(8, os.cpu_count() or 1), progress)
         result = job.describe(widths or {}, in_memory=output is None)
         judge(result, force)
-        if dry_run:
-            return result
-        if output is None:
-            return replace(result, tensors=job.in_memory())
-        paths = output_paths(output, targets, result.step)
-        job.to_files(paths, result, overwrite)
-        return replace(result, paths=paths)
+        return result if dry_run else job.build(result, output, overwrite)
 
 
 def end_of(sources: Sequence[Source], step: float | None) -> float:
@@ -106,11 +97,13 @@ def output_paths(output: str | Path, targets: Sequence[float], step: float) -> t
 class _Job:
     """The sums of one reconstruction and where they go."""
 
-    def __init__(self, prepared: Prepared, tensors: Tensors, targets: tuple[float, ...], workers: int, progress: bool):
-        self.prepared, self.tensors, self.targets = prepared, tensors, targets
+    def __init__(
+        self, prepared: Prepared, dtype: torch.dtype, targets: tuple[float, ...], workers: int, progress: bool
+    ):
+        self.prepared, self.tensors, self.targets = prepared, _tensors(prepared, dtype), targets
         self.workers, self.progress = workers, progress
         wide = any(reader.dtype(name) == torch.float64 for reader in prepared.readers for name in prepared.columns)
-        wide |= any(dtype == torch.float64 for dtype, _ in tensors.values())
+        wide |= dtype == torch.float64
         self.sums = prepared.sums(torch.float64 if wide else torch.float32)
 
     def describe(self, widths: Mapping[str, float], in_memory: bool) -> Reconstruction:
@@ -134,6 +127,13 @@ class _Job:
             output_bytes=size,
             memory_bytes=self.sums.memory(self.workers) + (size if in_memory else 0),
         )
+
+    def build(self, result: Reconstruction, output: str | Path | None, overwrite: bool) -> Reconstruction:
+        if output is None:
+            return replace(result, tensors=self.in_memory())
+        paths = output_paths(output, self.targets, result.step)
+        self.to_files(paths, result, overwrite)
+        return replace(result, paths=paths)
 
     def in_memory(self) -> tuple[dict[str, torch.Tensor], ...]:
         results = tuple(
@@ -160,6 +160,8 @@ class _Job:
                     file.write(name, start, row)
 
             self._run(write)
+            for file in files:
+                file.synchronise()
             for file in files:
                 file.commit()
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -10,7 +11,7 @@ import os
 import shlex
 import subprocess
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from .header import SnapshotError
 from .inputs import InputOptions
 from .profile import check_sigma_rel
 from .reconstruct import Inputs, reconstruct
-from .result import REFUSE_ABOVE, ReconstructionWarning
+from .result import REFUSE_ABOVE, Reconstruction, ReconstructionWarning
 
 FORMAT = "accelerate_ext.ema.sweep/1"
 GRID = (0.02, 0.03, 0.04, 0.05, 0.06, 0.075, 0.09, 0.11, 0.13, 0.16, 0.20, 0.25)
@@ -74,6 +75,10 @@ class Sweep:
             if x.min() <= at <= x.max():
                 return float(top.sigma_rel * math.exp(at)), float(sign * (level - slope**2 / (4 * curve)))
         return top.sigma_rel, top.value
+
+    def with_point(self, point: Point) -> Sweep:
+        """This sweep with one measurement more."""
+        return replace(self, points=tuple(sorted((*self.points, point), key=lambda p: p.sigma_rel)))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON; nan becomes None."""
@@ -149,44 +154,44 @@ def sweep(
         metric: called with the path of a ``.safetensors`` file, returns a number; or a command, in which ``{path}``
             and ``{sigma_rel}`` are filled in and whose last line of output is the number.
         results: JSON file that is replaced after every measurement.
-        folder: where the averages are built; beside ``results`` unless given.
-        keep: leave the averages there. batch: how many are built at once.
+        folder: where the averages are built, ``batch`` at once, and left if ``keep``; beside ``results`` unless given.
         force: also measure widths whose predicted error is above 50 %; these are left out otherwise.
 
     Raises: MetricError if the metric fails; SnapshotError if ``results`` is of another sweep.
     """
-    widths = sorted({check_sigma_rel(width) for width in sigma_rel})
-    if not widths or direction not in ("min", "max") or batch < 1:
-        raise ValueError(
-            "a sweep needs one width or more, the direction 'min' or 'max', and a batch of 1 or more; got "
-            f"{len(widths)} widths, {direction!r} and {batch}"
-        )
-    results = Path(results)
-    arguments: dict[str, Any] = {"step": step, "fit": fit, "dtype": dtype, "options": options, "force": True}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReconstructionWarning)  # the predicted errors are part of the results
-        expected = reconstruct(inputs, widths, dry_run=True, **arguments)
-        done = _started(results, inputs, metric, expected.step, fit, dtype, direction, label)
-        errors = dict(zip(widths, expected.predicted_error, strict=True))
-        measured = {point.sigma_rel for point in done.points}
-        missing = [width for width in widths if width not in measured and (force or errors[width] <= REFUSE_ABOVE)]
-        place = Path(folder) if folder else results.parent / f"{results.stem}-averages"
-        with tqdm(total=len(missing), unit=" widths", disable=not progress) as bar:
-            for at in range(0, len(missing), batch):
-                some = missing[at : at + batch]
-                built = reconstruct(inputs, some, output=place, overwrite=True, **arguments)
-                try:
-                    for width, path in zip(some, built.paths, strict=True):
-                        point = Point(width, measure(metric, path, width), errors[width])
-                        done = replace(done, points=tuple(sorted((*done.points, point), key=lambda p: p.sigma_rel)))
-                        done.save(results)
-                        bar.update()
-                finally:
-                    for path in [] if keep else built.paths:
-                        path.unlink(missing_ok=True)
-    if not keep and place.is_dir() and not any(place.iterdir()):
-        place.rmdir()
+    widths, results = _checked(sigma_rel, direction, batch), Path(results)
+    place = Path(folder) if folder else results.parent / f"{results.stem}-averages"
+
+    def build(some: Sequence[float], dry_run: bool = False) -> Reconstruction:
+        chosen: dict[str, Any] = {"step": step, "fit": fit, "output": place, "dtype": dtype, "options": options}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReconstructionWarning)  # the predicted errors are part of the results
+            return reconstruct(inputs, some, force=True, overwrite=True, dry_run=dry_run, **chosen)
+
+    expected = build(widths, dry_run=True)
+    done = _started(results, Sweep(_settings(inputs, metric, expected, dtype), (), label, direction))
+    errors = dict(zip(widths, expected.predicted_error, strict=True))
+    measured = {point.sigma_rel for point in done.points}
+    missing = [width for width in widths if width not in measured and (force or errors[width] <= REFUSE_ABOVE)]
+    with tqdm(total=len(missing), unit=" widths", disable=not progress) as bar:
+        for at in range(0, len(missing), batch):
+            for point in _points(build(missing[at : at + batch]), metric, keep):
+                done = done.with_point(point)
+                done.save(results)
+                bar.update()
     return done
+
+
+def _points(built: Reconstruction, metric: Metric, keep: bool) -> Iterator[Point]:
+    """The metric of each average that was built; the files go afterwards unless they are to be kept."""
+    try:
+        for width, path, error in zip(built.sigma_rel, built.paths, built.predicted_error, strict=True):
+            yield Point(width, measure(metric, path, width), error)
+    finally:
+        for path in [] if keep else built.paths:
+            path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is left where something is in it
+            built.paths[0].parent.rmdir()
 
 
 def measure(metric: Metric, path: Path, width: float) -> float:
@@ -214,31 +219,31 @@ def measure(metric: Metric, path: Path, width: float) -> float:
     return value if math.isfinite(value) else math.nan
 
 
-def _started(
-    results: Path,
-    inputs: Inputs,
-    metric: Metric,
-    step: float,
-    fit: Kind,
-    dtype: str,
-    direction: Direction,
-    label: str,
-) -> Sweep:
-    """What the file of results has so far; empty where there is none."""
+def _checked(sigma_rel: Iterable[float], direction: str, batch: int) -> list[float]:
+    widths = sorted({check_sigma_rel(width) for width in sigma_rel})
+    if not widths or direction not in ("min", "max") or batch < 1:
+        raise ValueError(
+            "a sweep needs one width or more, the direction 'min' or 'max', and a batch of 1 or more; got "
+            f"{len(widths)} widths, {direction!r} and {batch}"
+        )
+    return widths
+
+
+def _settings(inputs: Inputs, metric: Metric, expected: Reconstruction, dtype: str) -> dict[str, Any]:
+    """What must be the same for one sweep to continue another."""
     paths = [str(inputs)] if isinstance(inputs, str | Path) else [str(path) for path in inputs]
     named = getattr(metric, "__qualname__", repr(metric)) if callable(metric) else metric
     command = named if isinstance(named, str) else shlex.join(named)
-    settings = {"inputs": paths, "step": step, "fit": fit, "dtype": dtype, "metric": command}
+    return {"inputs": paths, "step": expected.step, "fit": expected.fit, "dtype": dtype, "metric": command}
+
+
+def _started(results: Path, new: Sweep) -> Sweep:
+    """What the file of results has so far; the new sweep where there is none."""
     if not results.exists():
-        return Sweep(settings, (), label, direction)
+        return new
     found = Sweep.load(results)
-    differing = [
-        f"{name}: {found.settings.get(name)!r}, now {value!r}"
-        for name, value in settings.items()
-        if found.settings.get(name) != value
-    ]
-    if found.direction != direction:
-        differing.append(f"direction: {found.direction!r}, now {direction!r}")
+    before, now = ({**each.settings, "direction": each.direction} for each in (found, new))
+    differing = [f"{name}: {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]]
     if differing:
         raise SnapshotError(f"{results} has the results of another sweep ({'; '.join(differing)}); name another file")
-    return replace(found, label=label or found.label)
+    return replace(found, label=new.label or found.label)

@@ -240,6 +240,7 @@ def _reverse_file(path):
     file = output.OutputFile(path, {k: (v.dtype, tuple(v.shape)) for k, v in reversed(values.items())}, metadata)
     for name, value in values.items():
         file.write(name, 0, value.reshape(-1))
+    file.synchronise()
     file.commit()
 
 
