@@ -57,6 +57,9 @@ def check(upstream: Upstream, tree: Tree, folder: Path) -> list[Verdict]:
     Raises: CannotRun if a committed series cannot be read.
     """
     verdicts = []
+    base = folder / upstream.name / upstream.base
+    for stray in sorted(path.name for path in base.glob("*") if path.name not in upstream.series):
+        verdicts.append(Verdict(upstream.name, stray, store.ORDER, State.STALE, "not in the catalogue: remove it"))
     for name in upstream.series:
         place = store.folder_of(folder, upstream.name, upstream.base, name)
         if not (place / store.ORDER).is_file():

@@ -80,6 +80,11 @@ def test_a_series_that_was_never_recorded_is_stale(sample, tmp_path):
     )
 
 
+def test_a_series_that_the_catalogue_does_not_have_is_stale(sample, recorded):
+    (recorded / "sample" / sample[1].base / "old").mkdir()
+    assert states(sample, recorded)["old/series"] == (State.STALE, "not in the catalogue: remove it")
+
+
 class TestElsewhere:
     def test_untouched_files_leave_a_patch_current(self, sample, recorded):
         sample[0].commit({"other.txt": b"changed\n"})
