@@ -118,6 +118,19 @@ def test_a_last_step_that_had_its_turn_is_not_saved_and_evaluated_again(overflow
     assert (run.recorder.saves, run.recorder.evaluations) == ([3], [3])
 
 
+def test_a_run_that_is_saved_at_its_end_only_is_saved_there():
+    run = train(4, num_train_epochs=1, overflow={4}, save_strategy="steps", save_steps=0)
+    assert run.recorder.saves == run.checkpoints == [3]
+
+
+def test_a_second_training_with_the_same_trainer_ends_like_the_first():
+    options = {"save_strategy": "steps", "save_steps": EVERY}
+    run = train(4, num_train_epochs=1, overflow={2, 8}, **options)
+    run.trainer.train()
+    assert run.recorder.saves == [3, 3]
+    assert (run.state.global_step, run.state.max_steps, run.state.num_skipped_steps) == (3, 3, 1)
+
+
 @pytest.mark.parametrize("delay", [3, 4])
 def test_the_evaluation_at_the_end_waits_for_its_delay(delay):
     options = {"eval_strategy": "steps", "eval_steps": EVERY, "eval_delay": delay}
@@ -140,8 +153,9 @@ def test_a_run_over_epochs_with_the_best_checkpoint_evaluates_and_saves_at_its_e
     assert (run.recorder.saves, run.recorder.evaluations) == ([3], [3])
 
 
-def test_a_run_over_epochs_in_which_every_step_is_skipped_leaves_no_checkpoint():
-    run = train(4, num_train_epochs=2, overflow=set(range(1, 9)), save_strategy="steps", save_steps=EVERY)
+@pytest.mark.parametrize("every", [EVERY, 0])
+def test_a_run_over_epochs_in_which_every_step_is_skipped_leaves_no_checkpoint(every):
+    run = train(4, num_train_epochs=2, overflow=set(range(1, 9)), save_strategy="steps", save_steps=every)
     assert (run.state.global_step, run.state.max_steps, len(run.attempts)) == (0, 0, 8)
     assert run.checkpoints == []
 

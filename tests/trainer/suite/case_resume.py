@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from harness import Stream, train
+from harness import Examples, Stream, train
 from transformers import TrainerCallback
 
 PLANS = {
@@ -212,6 +212,24 @@ def test_a_run_that_was_stopped_between_two_skipped_steps_resumes_between_them()
     again = train(**plan, **EVERY_STEP, output_dir="again", resume=stopped.checkpoint(2), first=4)
     assert [attempt.batches for attempt in again.attempts] == [attempt.batches for attempt in whole.attempts[4:]]
     assert again.weights == whole.weights
+
+
+BY_EPOCH = {"eval_strategy": "epoch", "trainer_options": {"eval_dataset": Examples(2)}}
+
+
+def test_an_epoch_with_updates_is_evaluated_although_those_behind_the_checkpoint_are_skipped():
+    plan = {"data": 4, "max_steps": 6, "overflow": {3, 4}}
+    whole = train(**plan, **EVERY_STEP, **BY_EPOCH)
+    again = resumed(plan, whole, 2, output_dir="again", **BY_EPOCH)
+    assert whole.recorder.evaluations == again.recorder.evaluations == [2, 6]
+
+
+def test_an_epoch_without_updates_is_not_evaluated_behind_a_checkpoint_at_its_start():
+    plan = {"data": 2, "max_steps": 4, "overflow": {3, 4}}
+    whole = train(**plan, **EVERY_STEP, **BY_EPOCH)
+    again = resumed(plan, whole, 2, output_dir="again", **BY_EPOCH)
+    assert (whole.recorder.evaluations, again.recorder.evaluations) == ([2, 4], [4])
+    assert len(again.attempts) == 4
 
 
 @pytest.mark.parametrize("optim", [pytest.param("adamw_torch_fused", marks=pytest.mark.accelerate)])
