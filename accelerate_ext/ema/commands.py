@@ -22,11 +22,10 @@ from .command_options import (
     stored_width,
     wanted,
 )
-from .inputs import find_sources
+from .inputs import find_sources, incomplete_snapshots
 from .plan import plan as make_plan
 from .plot_commands import plot
 from .reconstruct import reconstruct as build
-from .snapshot import NAME, shard_paths
 from .thin import thin as thin_folder
 
 INFO_WIDTHS = (0.02, 0.05, 0.075, 0.10, 0.15, 0.20, 0.25)
@@ -75,9 +74,7 @@ def info(inputs: tuple[Path, ...], as_json: bool, **chosen: Any) -> None:
     options = options_of(chosen)
     found = find_sources(inputs, options)
     expected = build(inputs, INFO_WIDTHS, options=options, dry_run=True, force=True)
-    incomplete = sorted(
-        str(path) for given in inputs if given.is_dir() for path in given.iterdir() if _lacks_parts(path)
-    )
+    incomplete = [str(path) for folder in inputs if folder.is_dir() for path in incomplete_snapshots(folder)]
     rows = [
         {"path": str(s.path), "step": s.step, "sigma_rel": stored_width(s.gamma), "kind": s.kind, "run": s.run}
         for s in found
@@ -174,7 +171,3 @@ def thin(directory: Path, as_json: bool, **chosen: Any) -> None:
     verb = "would go" if chosen["dry_run"] else "removed"
     click.echo(f"{len(done.removed)} {verb}, {len(done.kept)} stay, {readable(done.num_bytes)}")
     click.echo(f"expected error {done.error_before:.2g} before, {done.error_after:.2g} after")
-
-
-def _lacks_parts(path: Path) -> bool:
-    return NAME.fullmatch(path.name) is not None and not all(part.exists() for part in shard_paths(path))

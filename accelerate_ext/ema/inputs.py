@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from ..checkpoint import StoredCounts
 from .header import SnapshotError
 from .profile import RAW, check_t, gamma_from_sigma_rel
 from .readers import FileReader, Reader, open_weights
-from .snapshot import NAME, Snapshot, list_snapshots
+from .snapshot import NAME, Snapshot, list_snapshots, shard_paths
 from .torch_file import TorchReader
 
 WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
@@ -21,6 +22,11 @@ PEER_NAME = re.compile(r"(?P<index>\d+)\.(?P<step>\d+)\.pt")
 NAMED_STEP = re.compile(r"(?:steps?|iter|iteration|checkpoint|ckpt)[=_-]?(\d+)", re.IGNORECASE)
 OUTPUT_PREFIX = "reconstructed-"
 """How files that reconstruction writes begin, so that they are never taken for its inputs."""
+
+
+class InputWarning(UserWarning):
+    """Something in a folder of snapshots that is not used."""
+
 
 StepTable = Mapping[str, float] | str | Path
 
@@ -102,6 +108,12 @@ def step_from_name(path: Path) -> int | None:
     return int(numbers[-1]) if numbers else None
 
 
+def incomplete_snapshots(folder: Path) -> list[Path]:
+    """Files of a rank whose snapshot lacks those of other ranks."""
+    ranks = [path for path in sorted(folder.iterdir()) if NAME.fullmatch(path.name)]
+    return [path for path in ranks if not all(part.exists() for part in shard_paths(path))]
+
+
 def _in_path(path: Path, options: InputOptions, table: Mapping[str, float]) -> list[Source]:
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path}")
@@ -111,6 +123,9 @@ def _in_path(path: Path, options: InputOptions, table: Mapping[str, float]) -> l
         return [_checkpoint(path, path, options, table)]
     if any(NAME.fullmatch(child.name) for child in path.iterdir()):
         found = [_from_snapshot(snapshot) for snapshot in list_snapshots(path)]
+        if incomplete := incomplete_snapshots(path):
+            listed = ", ".join(map(str, incomplete[:5]))
+            warnings.warn(f"left out, files of other ranks are missing: {listed}", InputWarning, stacklevel=4)
         chosen = [source for source in found if options.run in (None, source.run)]
         if not chosen:
             runs = ", ".join(sorted({source.run for source in found})) or "none that is whole"

@@ -16,6 +16,8 @@ import torch
 
 from .header import CODES, SnapshotError
 
+_SEEKING = threading.Lock()
+
 
 class OutputFile:
     """One safetensors file in the making. Space for all of it is taken at once, before any work is done.
@@ -132,4 +134,9 @@ def _reserve(descriptor: int, size: int) -> None:
 def _write_at(descriptor: int, data: memoryview, offset: int) -> None:
     done = 0
     while done < len(data):
-        done += os.pwrite(descriptor, data[done:], offset + done)
+        if hasattr(os, "pwrite"):
+            done += os.pwrite(descriptor, data[done:], offset + done)
+        else:  # pragma: no cover (Windows)
+            with _SEEKING:
+                os.lseek(descriptor, offset + done, os.SEEK_SET)
+                done += os.write(descriptor, data[done:])

@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 
 from .header import Entry, SnapshotError, read_header
 from .torch_file import TorchReader
+
+_SEEKING = threading.Lock()
 
 
 class Reader(Protocol):
@@ -204,6 +207,8 @@ def _indexed(path: Path) -> tuple[Path, ...]:
 def _read_at(descriptor: int, buffer: memoryview, offset: int) -> int:
     if hasattr(os, "preadv"):
         return os.preadv(descriptor, [buffer], offset)
-    with io.FileIO(os.dup(descriptor)) as file:  # pragma: no cover (platforms without preadv)
-        file.seek(offset)
-        return file.readinto(buffer) or 0
+    with _SEEKING:  # pragma: no cover (Windows)
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        read = os.read(descriptor, len(buffer))
+        buffer[: len(read)] = read
+        return len(read)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from accelerate_ext.ema import profile, torch_file
 from accelerate_ext.ema.header import SnapshotError
-from accelerate_ext.ema.inputs import InputOptions, find_sources, step_from_name
+from accelerate_ext.ema.inputs import InputOptions, InputWarning, find_sources, step_from_name
 from accelerate_ext.ema.readers import FileReader, open_weights
 from accelerate_ext.ema.reconstruct import reconstruct
 
@@ -238,6 +238,14 @@ def _split(path, dim: int, ranks: int = 3) -> None:
             shards[name] = {"shape": list(value.shape), "offset": offset}
         target = path.with_name(f"{path.name.removesuffix('.safetensors')}.rank{rank:05d}-of-{ranks:05d}.safetensors")
         save_file(part, target, metadata=metadata | {"shards": json.dumps(shards)})
+
+
+def test_a_snapshot_that_lacks_files_of_some_ranks_is_left_out_and_named(known_run):
+    known_run.save_all(4)
+    _split(known_run.save(1500, 0.10), 0)
+    next(known_run.folder.glob("*rank00001*")).unlink()
+    with pytest.warns(InputWarning, match=r"left out, .*000000001500-0\.100000\.rank00000-of-00003"):
+        assert len(find_sources(known_run.folder)) == 8
 
 
 def test_a_shard_that_is_shorter_than_it_says_is_refused(known_run):

@@ -95,6 +95,7 @@ def test_a_command_is_given_the_file_and_prints_the_number(known_run, tmp_path):
         (f"{sys.executable} -c pass", "must say where the file goes, with {path}"),
         ("no-such-program {path}", "cannot run no-such-program"),
     ],
+    ids=["it fails", "two numbers", "no output", "no path", "no program"],
 )
 def test_a_command_that_gives_no_number_is_an_error(known_run, tmp_path, command, match):
     known_run.save_all(8)
