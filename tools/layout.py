@@ -8,7 +8,8 @@ import re
 import tokenize
 from collections.abc import Sequence
 
-from .loop.script import Script, inner_blocks
+from .loop.script import Script
+from .loop.tree import inner_blocks
 from .source import Edit, Source
 
 

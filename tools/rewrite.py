@@ -50,7 +50,7 @@ def rewrite(source: bytes, options: Options | None = None) -> Rewrite:
 
 
 def is_relevant(text: str) -> bool:
-    """Whether a text can hold a site at all: every rule needs an accelerator's attempt to update, or one of the flags."""
+    """Whether a text can hold a site: every rule needs one of the flags, or an attempt next to an accelerator."""
     if "sync_gradients" in text or "step_was_skipped" in text:
         return True
     return "ccelerat" in text and "backward" in text and _STEP.search(text) is not None

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from .layout import Layout, LayoutError
 from .loop.blocks import Block, Blocks, Role
 from .loop.clauses import Clauses
-from .loop.flag import Flag, Flags, Refusal
-from .loop.flow import Flow, State, StepSite
+from .loop.flag import Flag, Flags
+from .loop.flow import Flow
 from .loop.names import key, last
 from .loop.objects import Identity, Objects
-from .loop.script import Scope, Script, expressions, within
+from .loop.obstacles import Refusal
+from .loop.paths import State, StepSite
+from .loop.script import Scope, Script
 from .loop.traits import Traits
+from .loop.tree import expressions, within
 from .loop.window import Windows
 from .options import Options
 from .site import Outcome, Site

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .clauses import Test
-from .flow import Flow, State
-from .script import Scope, within
+from .flow import Flow
+from .paths import State
+from .script import Scope
 from .traits import Traits
+from .tree import within
 from .window import cleared
 
 
@@ -80,10 +82,10 @@ class Blocks:
                 if any(item.takes_rest for item in result):
                     break
                 continue
-            if state.is_after_step and self._is_in_iteration(state) and not state.is_gated and state.sync is not False:
-                if self.traits.counts(node) and not self._asks(node):
-                    tail.append(node)
-                    continue
+            is_open = state.is_after_step and self._is_in_iteration(state) and not state.is_gated
+            if is_open and state.sync is not False and self.traits.counts(node) and not self._asks(node):
+                tail.append(node)
+                continue
             if state.is_after_step or self.script.shows_signs(node):
                 for inner in self._inner(node):
                     yield from self._visit(inner, scope)

@@ -11,8 +11,9 @@ from typing import Literal
 
 from . import names
 from .names import key
-from .objects import Identity, Objects, assigned
-from .script import Scope, expressions
+from .objects import Identity, Objects
+from .script import Scope
+from .tree import assigned, expressions
 
 Kind = Literal["sync", "skip", "mixed", "other"]
 FLAGS = re.compile(r"sync_gradients|step_was_skipped")

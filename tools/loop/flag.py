@@ -8,20 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .clauses import Test
-from .flow import Condition, Flow, Path, State, StepSite
-from .names import class_of, key, root
+from .flow import Flow
+from .names import key, root
 from .objects import Identity
-from .script import Scope, within
+from .obstacles import Refusal, lines_of, several, unprepared, unusable
+from .paths import Condition, Path, State, StepSite
+from .script import Scope
+from .tree import within
 
 _PURE_CALLS = re.compile(r"(^|\.)(isfinite|isnan|isinf|bool|len|int|float|abs|item|any|all|min|max|is_main_process)$")
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a place is left alone: a stable code and a reason."""
-
-    code: str
-    message: str
 
 
 @dataclass(frozen=True)
@@ -53,16 +48,16 @@ class Flags:
             return Refusal("too-many-paths", "too many different ways lead here to tell which optimizer stepped")
         paths = [path for path in state.paths if not self._is_ruled_out(path, test, node)]
         sites = _unique(site for path in paths for site in path.steps)
-        refusal = self._unusable(paths, sites)
+        refusal = unusable(paths, sites)
         if refusal is not None:
             return refusal
         chosen = self._chosen(scope, paths, sites)
         if isinstance(chosen, Refusal):
             return chosen
         paths, sites = chosen
-        unprepared = [site for site in sites if self.objects.is_prepared(site.who) is False]
-        if unprepared:
-            return _unprepared(unprepared[0])
+        raw = [site for site in sites if self.objects.is_prepared(site.who) is False]
+        if raw:
+            return unprepared(raw[0])
         condition = self._condition(paths, node)
         if isinstance(condition, Refusal):
             return condition
@@ -99,37 +94,6 @@ class Flags:
             for inner in within(scope.node.body)
         )
 
-    def _unusable(self, paths: list[Path], sites: list[StepSite]) -> Refusal | None:
-        if not sites:
-            return Refusal("no-step", "no optimizer step comes before this in the iteration")
-        first = sites[0]
-        line = first.statement.lineno
-        if any(site.kind == "engine" for site in sites):
-            return Refusal("engine-step", f"`{first.owner}.step()` (line {line}) belongs to an engine; it keeps its own "
-                           "count of skipped updates (`engine.skipped_steps`) and accelerate's flag does not see it")  # fmt: skip
-        if any(site.kind == "scaler" for site in sites):
-            return Refusal("own-grad-scaler", f"line {line} steps through a GradScaler of the script's own; accelerate's "
-                           "flag never sees it. Compare `scaler.get_scale()` before and after `update()` instead")  # fmt: skip
-        lomo = [site for site in sites if self._updates_in_backward(site.who)]
-        if lomo:
-            return Refusal("step-in-hook", f"`{lomo[0].owner}` updates the weights during backward(); its step() does nothing "
-                           "and always reports no skip: fused backward pass, no single applied/skipped answer")  # fmt: skip
-        many = [site for site in sites if site.is_many]
-        if many:
-            return Refusal("several-optimizers", f"line {many[0].statement.lineno} steps several optimizers in a loop; "
-                           "each may be skipped alone, so no single flag says whether the update happened")  # fmt: skip
-        if any(path.is_looped for path in paths):
-            return Refusal("step-in-inner-loop", f"the step of line {line} runs in an inner loop; after it the flag tells "
-                           "only about the last of its attempts")  # fmt: skip
-        return None
-
-    def _updates_in_backward(self, who: Identity) -> bool:
-        values = [item.value for item in who.scope.bindings.get(who.key, [])]
-        calls = [
-            item for value in values if value is not None for item in ast.walk(value) if isinstance(item, ast.Call)
-        ]
-        return any(re.search(r"lomo$", class_of(item), re.IGNORECASE) for item in calls)
-
     def _chosen(
         self, scope: Scope, paths: list[Path], sites: list[StepSite]
     ) -> tuple[list[Path], list[StepSite]] | Refusal:
@@ -141,13 +105,16 @@ class Flags:
                 kept = [Path(tuple(site for site in p.steps if site in mine), p.conditions) for p in paths]
                 return kept, mine
             if together or len({site.who for site in sites}) > 1:
-                return _several(sites, f"`--counted-optimizer {self.counted}` names none of them")
+                return several(sites, f"`--counted-optimizer {self.counted}` names none of them")
         if together:
-            return _several(sites, f"say which one counts: --counted-optimizer {sites[0].owner}")
+            return several(sites, f"say which one counts: --counted-optimizer {sites[0].owner}")
         twice = [path for path in paths if len(path.steps) > 1]
         if twice:
-            return Refusal("several-attempts", f"`{sites[0].owner}` steps more than once before this (lines "
-                           f"{_lines(sites)}); the flag tells only about the last attempt")  # fmt: skip
+            return Refusal(
+                "several-attempts",
+                f"`{sites[0].owner}` steps more than once before this (lines {lines_of(sites)}); "
+                "the flag tells only about the last attempt",
+            )
         return paths, sites
 
     def _is_counted(self, site: StepSite) -> bool:
@@ -166,9 +133,12 @@ class Flags:
                     return None
                 return _as_clause(self.script.source.segment(condition.node), condition)
         line = busy[0].steps[0].statement.lineno
-        return Refusal("conditional-step", f"the step of line {line} is not always made (a condition of the script's own); "
-                       "where it is not, the flag keeps the answer of an earlier attempt. Note whether it was made, and "
-                       "test that here too")  # fmt: skip
+        return Refusal(
+            "conditional-step",
+            f"the step of line {line} is not always made (a condition of the script's own); "
+            "where it is not, the flag keeps the answer of an earlier attempt. Note whether "
+            "it was made, and test that here too",
+        )
 
     def _accelerator(self, scope: Scope, sites: list[StepSite], guard: str | None) -> str | Refusal:
         made = {item.accelerator for site in sites for item in self.objects.preparations_of(site.who)}
@@ -177,8 +147,11 @@ class Flags:
             if made and who not in made and all(self.objects.kind(m.scope, m.key) == "accelerator" for m in made):
                 other = next(iter(made)).key
                 if any(self._is_built(item) for item in made) and self._is_built(who):
-                    return Refusal("other-accelerator", f"the test asks `{guard}`, but `{sites[0].owner}` was prepared by "
-                                   f"`{other}`; ask the accelerator whose optimizer stepped")  # fmt: skip
+                    return Refusal(
+                        "other-accelerator",
+                        f"the test asks `{guard}`, but `{sites[0].owner}` was prepared by `{other}`; ask "
+                        "the accelerator whose optimizer stepped",
+                    )
             return guard
         found = self.accelerator_text(scope, made)
         if found is None:
@@ -225,8 +198,8 @@ class Flags:
         whos = {site.who for site in sites}
         if len(whos) > 1:
             if any(site.scope is not scope for site in sites):
-                return _several(sites, "they step in other functions, where no line can keep the flag for this test")
-            note = f"optimizers take turns here (lines {_lines(sites)}): the flag of the one that stepped is kept"
+                return several(sites, "they step in other functions, where no line can keep the flag for this test")
+            note = f"optimizers take turns here (lines {lines_of(sites)}): the flag of the one that stepped is kept"
             return Flag(self.variable, accelerator, tuple(sites), condition, note)
         prepared_by = {item.accelerator for item in self.objects.preparations_of(sites[0].who)}
         others = [who for made in prepared_by for who in self.objects.optimizers(made)]
@@ -236,27 +209,15 @@ class Flags:
             if site.scope is scope or self.objects.identity(scope, site.owner) == site.who:
                 note = "several optimizers are prepared on one accelerator: the flag of the one that counts is read"
                 return Flag(f"{site.owner}.step_was_skipped", accelerator, condition=condition, note=note)
-        return Refusal("optimizer-out-of-reach", f"`{sites[0].owner}` (line {sites[0].statement.lineno}) has no name here, "
-                       "and several optimizers share the accelerator's flag")  # fmt: skip
+        return Refusal(
+            "optimizer-out-of-reach",
+            f"`{sites[0].owner}` (line {sites[0].statement.lineno}) has no name here, and "
+            "several optimizers share the accelerator's flag",
+        )
 
 
 def _unique(sites: Iterable[StepSite]) -> list[StepSite]:
     return sorted(dict.fromkeys(sites), key=lambda site: (site.statement.lineno, site.call.col_offset))
-
-
-def _lines(sites: list[StepSite]) -> str:
-    return ", ".join(f"{site.statement.lineno} (`{site.owner}`)" for site in sites)
-
-
-def _several(sites: list[StepSite], advice: str) -> Refusal:
-    text = f"several optimizers step before this (lines {_lines(sites)}) and each may be skipped alone; {advice}"
-    return Refusal("several-optimizers", text)
-
-
-def _unprepared(site: StepSite) -> Refusal:
-    text = f"`{site.owner}` (stepped in line {site.statement.lineno}) is not prepared in this file: no `prepare` or "
-    return Refusal("unprepared-optimizer", text + f"`prepare_optimizer` gives `{site.who.key}` its value, so the skip "
-                   "flag will never be set")  # fmt: skip
 
 
 def _normal(condition: Condition) -> tuple[str, bool]:
@@ -306,6 +267,3 @@ def _free_name(text: str) -> str:
         if not re.search(rf"(?<![.\w]){name}\b(?! = [\w.]+\.step_was_skipped)", text):
             return name
     return "skipped_by_optimizer"
-
-
-__all__ = ["Flag", "Flags", "Refusal"]

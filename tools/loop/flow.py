@@ -4,62 +4,18 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import replace
 
 from .clauses import Clause, Clauses, Test
 from .names import key
-from .objects import Identity, Objects
-from .script import FunctionNode, Scope, Script, call_of, calls_of, inner_blocks, within
+from .objects import Objects
+from .paths import Condition, Path, State, StepSite, equality, is_wildcard
+from .script import Scope, Script
+from .tree import call_of, calls_of, inner_blocks
 
 STEP = re.compile(r"step\s*\(")
 _ENVIRONMENT = re.compile(r"deepspeed|hasattr|distributed_type|DistributedType|is_xla|is_tpu", re.IGNORECASE)
 _MOST_PATHS = 64
-
-
-@dataclass(frozen=True, eq=False)
-class StepSite:
-    """One call that attempts an update. `owner` is the optimizer's text where it stands."""
-
-    statement: ast.stmt
-    call: ast.Call
-    owner: str
-    who: Identity
-    kind: str  # optimizer, scaler or engine
-    scope: Scope
-    is_many: bool = False  # the call runs once for each of several optimizers
-
-
-@dataclass(frozen=True)
-class Condition:
-    """A test that a path has met, and what it came to."""
-
-    text: str
-    value: bool
-    node: ast.expr = field(compare=False)
-    statement: ast.stmt = field(compare=False)
-
-
-@dataclass(frozen=True)
-class Path:
-    """One way to get to a statement: the attempts on it, in order, and the tests that tell it from the others."""
-
-    steps: tuple[StepSite, ...] = ()
-    conditions: frozenset[Condition] = frozenset()
-    is_looped: bool = False  # an attempt was made in a loop that has ended
-
-
-@dataclass(frozen=True)
-class State:
-    """What is known before a statement runs."""
-
-    paths: frozenset[Path] = frozenset({Path()})
-    sync: bool | None = None  # True where only boundaries come through, False where none does
-    is_gated: bool = False  # only applied updates come through
-
-    @cached_property
-    def is_after_step(self) -> bool:
-        return any(path.steps for path in self.paths)
 
 
 class Flow:
@@ -190,8 +146,8 @@ class Flow:
                 function = self.script.function(scope, call)
                 if function is not None and function in self.stepping:
                     state = self._joined(state, self.summary(function))
-        elif state.is_after_step and (call := call_of(node)) is not None:
-            function = self.script.function(scope, call)
+        elif state.is_after_step and (only := call_of(node)) is not None:
+            function = self.script.function(scope, only)
             if function is not None:
                 self.entries.setdefault(function, []).append(state)
         return state
@@ -231,7 +187,7 @@ class Flow:
         tested: dict[str, set[object]] = {}
         arm: ast.stmt | None = node
         while isinstance(arm, ast.If):
-            name, value = _equality(arm.test)
+            name, value = equality(arm.test)
             if name is None:
                 return False
             tested.setdefault(name, set()).add(value)
@@ -306,7 +262,7 @@ class Flow:
         """`try` and `match`: the body and whatever may run in its place."""
         if isinstance(node, ast.Match):
             ends = [self.walk(block, state) for _, block in blocks]
-            ends = [*ends, state] if not any(_is_wildcard(case) for case in node.cases) else ends
+            ends = [*ends, state] if not any(is_wildcard(case) for case in node.cases) else ends
             return self._union(ends, state)
         arms = dict(blocks)
         main = self.walk(arms.get("body", []), state)
@@ -323,19 +279,3 @@ class Flow:
         if not alive:
             return None
         return replace(state, paths=frozenset(path for end in alive for path in end.paths))
-
-
-def _equality(test: ast.expr) -> tuple[str | None, object]:
-    """The name and the constant of `name == constant`."""
-    if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq):
-        right = test.comparators[0]
-        if isinstance(right, ast.Constant):
-            return key(test.left), right.value
-    return None, None
-
-
-def _is_wildcard(case: ast.match_case) -> bool:
-    return isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None and case.guard is None
-
-
-__all__ = ["Condition", "Flow", "FunctionNode", "Path", "State", "StepSite", "within"]

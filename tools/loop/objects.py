@@ -1,4 +1,4 @@
-"""What the objects of a script are: accelerators, optimizers and schedulers, and which of them were prepared by whom."""
+"""What the objects of a script are: accelerators, optimizers, schedulers; and which of them who prepared."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from . import names
+from .bindings import Binding
 from .names import key
-from .script import Binding, Scope, Script, calls_of, expressions
+from .script import Scope, Script
+from .tree import assigned, calls_of
 
 _PREPARE = re.compile(r"prepare(?:_optimizer|_scheduler)?\s*\(")
 _ZERO_GRAD = re.compile(r"zero_grad\s*\(")
@@ -190,7 +192,7 @@ class Objects:
         return False
 
     def _is_built_elsewhere(self, binding: Binding) -> bool:
-        """Whether a value comes from where this file cannot look: a parameter, a container, a call that may prepare it."""
+        """Whether a value comes from where this file cannot look: a parameter, a container, a call that prepares."""
         value = binding.value
         if binding.is_parameter or value is None or isinstance(value, ast.Subscript):
             return True
@@ -236,7 +238,7 @@ class Objects:
 
     @cached_property
     def accumulation(self) -> str:
-        """`none` where every iteration is a boundary, `one` where the script asks for no accumulation, else `maybe`."""
+        """`none` if every iteration is a boundary, `one` if the script asks for no accumulation, else `maybe`."""
         if not _ACCUMULATE.search(self.script.source.text):
             return "none"
         calls = [
@@ -268,25 +270,6 @@ _BUILDERS = (
 )
 
 
-def assigned(node: ast.stmt) -> list[tuple[ast.expr, ast.expr]]:
-    """Targets with their values, element by element where both sides of an assignment are written out."""
-    if isinstance(node, ast.AnnAssign) and node.value is not None:
-        return [(node.target, node.value)]
-    if not isinstance(node, ast.Assign):
-        return []
-    pairs: list[tuple[ast.expr, ast.expr]] = []
-    for target in node.targets:
-        if (
-            isinstance(target, (ast.Tuple, ast.List))
-            and isinstance(node.value, (ast.Tuple, ast.List))
-            and len(target.elts) == len(node.value.elts)
-        ):
-            pairs += zip(target.elts, node.value.elts, strict=True)
-        else:
-            pairs.append((target, node.value))
-    return pairs
-
-
 def argument_of(function: Scope, call: ast.Call, parameter: str) -> ast.expr | None:
     """The expression that a call hands to a parameter, or None."""
     for keyword in call.keywords:
@@ -308,6 +291,3 @@ def _accumulates(call: ast.Call) -> bool:
         if keyword.arg is None or (keyword.arg in _ACCUMULATION and not is_one):
             return True
     return any(isinstance(item, ast.Starred) for item in call.args)
-
-
-__all__ = ["Identity", "Objects", "Preparation", "argument_of", "assigned", "expressions"]

@@ -9,29 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..source import Source
+from .bindings import Binding, bound_by
 from .names import key, root
+from .tree import DEFINITIONS, SIMPLE, calls_of, inner_blocks
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
-_BODIES = ("body", "orelse", "finalbody")
 _SIGNS = tuple(  # each begins with letters, which the search is fast for
     re.compile(word)
     for word in (r"step\s*\(", "sync_gradients", "step_was_skipped", r"prepare\w*\s*\(", r"Accelerator\s*\(",
                  "zero_grad", r"backward\s*\(")
 )  # fmt: skip
-_SIMPLE = {ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return, ast.Pass, ast.Break, ast.Continue, ast.Raise,
-           ast.Delete, ast.Assert, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal}  # fmt: skip
-_DEFINITIONS = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef}
-
-
-@dataclass
-class Binding:
-    """One place that gives a key its value. `position` is the index in an unpacked value, -1 where it is whole."""
-
-    statement: ast.stmt
-    value: ast.expr | None
-    position: int = -1
-    is_parameter: bool = False
 
 
 @dataclass(eq=False)
@@ -141,12 +129,12 @@ class Script:
         for index, node in enumerate(block):
             self.places[node] = Place(block, index, parent, arm, scope)
             kind = type(node)
-            if kind in _SIMPLE:
+            if kind in SIMPLE:
                 if isinstance(node, (ast.Nonlocal, ast.Global)):
                     scope.outer_names.update(node.names)
                 elif kind is not ast.Expr:
                     _bind(node, scope)
-            elif kind in _DEFINITIONS and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            elif kind in DEFINITIONS and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 inner = Scope(node, scope)
                 (scope.classes if isinstance(node, ast.ClassDef) else scope.functions)[node.name] = inner
                 self._enter(inner)
@@ -271,98 +259,10 @@ class Script:
             parent = self.places[parent].parent
 
 
-def inner_blocks(node: ast.stmt) -> list[tuple[str, list[ast.stmt]]]:
-    """The statement lists inside a statement, with the names of their arms; functions and classes keep theirs."""
-    kind = type(node)
-    if kind in _SIMPLE or kind in _DEFINITIONS:
-        return []
-    blocks = [(arm, block) for arm in _BODIES if (block := getattr(node, arm, None))]
-    if kind in (ast.If, ast.With, ast.For, ast.While):
-        return blocks
-    blocks += [("handlers", handler.body) for handler in getattr(node, "handlers", ())]
-    return blocks + [("cases", case.body) for case in getattr(node, "cases", ())]
-
-
-def within(block: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """All statements of a list and of the lists inside it, in the order of the text."""
-    stack = block[::-1]
-    while stack:
-        node = stack.pop()
-        yield node
-        if type(node) not in _SIMPLE:
-            for _, inner in reversed(inner_blocks(node)):
-                stack += inner[::-1]
-
-
-def headers(node: ast.stmt) -> Iterator[ast.expr]:
-    """The expressions of a statement that do not belong to a statement inside it."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return
-    for name, value in ast.iter_fields(node):
-        if name in _BODIES or name in ("handlers", "cases"):
-            continue
-        for item in value if isinstance(value, list) else [value]:
-            if isinstance(item, ast.expr):
-                yield item
-            elif isinstance(item, ast.withitem):
-                yield item.context_expr
-
-
-def expressions(node: ast.stmt) -> Iterator[ast.AST]:
-    """Every expression node of a statement itself, outside lambdas."""
-    stack: list[ast.AST] = list(headers(node))[::-1]
-    while stack:
-        item = stack.pop()
-        yield item
-        if not isinstance(item, ast.Lambda):
-            stack += reversed(list(ast.iter_child_nodes(item)))
-
-
-def call_of(node: ast.stmt) -> ast.Call | None:
-    """The one call that a statement consists of, or whose result it assigns."""
-    value = getattr(node, "value", None) if isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign)) else None
-    if isinstance(value, ast.Await):
-        value = value.value
-    return value if isinstance(value, ast.Call) else None
-
-
-def calls_of(node: ast.stmt) -> list[ast.Call]:
-    """The calls that a statement itself makes."""
-    return [item for item in expressions(node) if isinstance(item, ast.Call)]
-
-
 def _bind(node: ast.stmt, scope: Scope) -> None:
-    pairs: list[tuple[ast.expr, ast.expr | None, bool]] = []
-    if isinstance(node, ast.Assign):
-        pairs = [(target, node.value, True) for target in node.targets]
-    elif isinstance(node, ast.AnnAssign):
-        pairs = [(node.target, node.value, True)]
-    elif isinstance(node, (ast.For, ast.AsyncFor)):
-        pairs = [(node.target, node.iter, False)]
-    elif isinstance(node, (ast.With, ast.AsyncWith)):
-        pairs = [(item.optional_vars, item.context_expr, True) for item in node.items if item.optional_vars]
-    elif isinstance(node, ast.AugAssign):
-        name = key(node.target)
-        pairs = [(node.target, None, True)] if name in scope.bindings or (name or "").startswith("self.") else []
-    elif isinstance(node, (ast.If, ast.While)) and not isinstance(node.test, (ast.Name, ast.Attribute, ast.Call)):
-        pairs = [(item.target, item.value, True) for item in ast.walk(node.test) if isinstance(item, ast.NamedExpr)]
-    for target, value, is_whole in pairs:
-        _bind_target(node, target, value, -1 if is_whole else 0, scope)
-
-
-def _bind_target(node: ast.stmt, target: ast.expr, value: ast.expr | None, position: int, scope: Scope) -> None:
-    if isinstance(target, (ast.Tuple, ast.List)):
-        values = value.elts if isinstance(value, (ast.Tuple, ast.List)) and position < 0 else None
-        starred = any(isinstance(item, ast.Starred) for item in (*target.elts, *(values or ())))
-        for index, item in enumerate(target.elts):
-            if values is not None and len(values) == len(target.elts) and not starred:
-                _bind_target(node, item, values[index], -1, scope)
-            else:
-                _bind_target(node, item, value, index, scope)
-        return
-    name = key(target.value if isinstance(target, ast.Starred) else target)
-    if name is None:
-        return
-    owner = scope.owner
-    is_attribute = root(name) in ("self", "cls") and root(name) != name
-    (owner if owner is not None and is_attribute else scope).bind(name, Binding(node, value, position))
+    for name, binding in bound_by(node):
+        is_attribute = root(name) in ("self", "cls") and root(name) != name
+        if isinstance(node, ast.AugAssign) and not is_attribute and name not in scope.bindings:
+            continue  # counts up what an enclosing scope binds
+        owner = scope.owner if is_attribute else None
+        (owner if owner is not None else scope).bind(name, binding)

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from . import names
 from .flow import Flow
 from .names import key
-from .script import Scope, call_of, calls_of, expressions, within
+from .script import Scope
+from .tree import call_of, calls_of, expressions, within
 
 _CLIP = re.compile(r"clip_grad|clip_gradient|clip_grads|\bclip_", re.IGNORECASE)
 _NORM = re.compile(r"grad_?norm|norm_?grad|grad.*norm", re.IGNORECASE)

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from . import names
-from .flag import Refusal
 from .names import key
-from .objects import assigned
-from .script import Scope, Script, expressions, inner_blocks, within
+from .obstacles import Refusal
+from .script import Script
 from .traits import Traits
+from .tree import assigned, inner_blocks, within
 
 _GATHER = ("append", "extend", "add", "update", "insert", "appendleft")
 _CLEAR = ("clear", "zero_", "reset")
@@ -54,8 +54,10 @@ class Windows:
         counters = self.traits.counters_in(outer)
         window.lines = list(self._lines(block, gathered, counters, window))
         if window.kept and any(isinstance(node, ast.Continue) for node in within(block)):
-            window.refusal = Refusal("window-of-updates", f"`{window.kept[0]}` gathers over several updates and the block "
-                                     "can be left by `continue`")  # fmt: skip
+            window.refusal = Refusal(
+                "window-of-updates",
+                f"`{window.kept[0]}` gathers over several updates and the block can be left by `continue`",
+            )
         self._note_reads(block, gathered, window, outer, inside)
         return window
 
@@ -77,7 +79,7 @@ class Windows:
                     replaced.discard(name)
                     fresh.add(name) if node in outer or self._is_in_with(node, outer) else self._restarted.add(name)
         found = {*grown, *(name for name in replaced if name not in self._restarted)}
-        found |= {name for name in self._gathered_elsewhere(outer[0])}
+        found |= self._gathered_elsewhere(outer[0])
         return {name for name in found if name not in fresh and names.root(name) not in fresh}
 
     def _gathered_elsewhere(self, node: ast.stmt) -> set[str]:
@@ -114,8 +116,11 @@ class Windows:
             elif names_cleared:
                 targets = [name for target, _ in assigned(node) if (name := key(target))]
                 if any(name not in names_cleared for name in targets):
-                    window.refusal = Refusal("mixed-reset", f"line {node.lineno} clears {_list(names_cleared)} together "
-                                             "with something else; put the reset on a line of its own")  # fmt: skip
+                    window.refusal = Refusal(
+                        "mixed-reset",
+                        f"line {node.lineno} clears {_list(names_cleared)} together with something else; "
+                        "put the reset on a line of its own",
+                    )
                 window.cleared += names_cleared
                 yield from self._text(node)
             else:
@@ -132,8 +137,11 @@ class Windows:
             return
         simple = isinstance(node, (ast.For, ast.AsyncFor)) and len(lines) == len(list(within(inner)))
         if not simple or deeper.kept or deeper.refusal:
-            window.refusal = Refusal("nested-reset", f"line {node.lineno} clears window state in a way that cannot be "
-                                     "repeated for skipped updates; reset it in the block itself")  # fmt: skip
+            window.refusal = Refusal(
+                "nested-reset",
+                f"line {node.lineno} clears window state in a way that cannot be repeated for "
+                "skipped updates; reset it in the block itself",
+            )
             return
         window.cleared += deeper.cleared
         yield from self._text(node)
@@ -150,14 +158,20 @@ class Windows:
         if self.traits.trigger(node.test, counters) or _compares(node.test, counters):
             zeroed = any("zero_grad" in line for line in (*lines, *more))
             if zeroed:
-                window.refusal = Refusal("nested-reset", f"gradients are cleared under the test of line {node.lineno}, "
-                                         "which a skipped update does not reach")  # fmt: skip
+                window.refusal = Refusal(
+                    "nested-reset",
+                    f"gradients are cleared under the test of line {node.lineno}, which a skipped "
+                    "update does not reach",
+                )
             sums = self._sums(node)
             window.kept += [n for n in (*inner.cleared, *other.cleared) if n in sums and n not in window.kept]
             return
         if any(isinstance(item, (ast.Call, ast.NamedExpr)) for item in ast.walk(node.test)) or more:
-            window.refusal = Refusal("nested-reset", f"window state is cleared under the test of line {node.lineno}, "
-                                     "which cannot be repeated safely; reset it in the block itself")  # fmt: skip
+            window.refusal = Refusal(
+                "nested-reset",
+                f"window state is cleared under the test of line {node.lineno}, which cannot be "
+                "repeated safely; reset it in the block itself",
+            )
             return
         window.cleared += inner.cleared
         window.data += inner.data
@@ -200,8 +214,11 @@ def gathers(node: ast.stmt) -> list[str]:
         if node.value.func.attr in _GATHER:
             return _with_owner(node.value.func.value)
         return []
-    return [name for target, value in assigned(node) if (name := key(target)) and _reads(value, name)
-            and isinstance(value, (ast.BinOp, ast.IfExp, ast.Call))]  # fmt: skip
+    return [
+        name
+        for target, value in assigned(node)
+        if (name := key(target)) and _reads(value, name) and isinstance(value, (ast.BinOp, ast.IfExp, ast.Call))
+    ]
 
 
 def _with_owner(target: ast.expr) -> list[str]:
@@ -261,6 +278,3 @@ def _compares(test: ast.expr, counters: list[str]) -> bool:
 
 def _list(items: list[str]) -> str:
     return ", ".join(f"`{item}`" for item in items)
-
-
-__all__ = ["Scope", "Window", "Windows", "cleared", "gathers", "is_empty"]

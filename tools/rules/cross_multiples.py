@@ -32,9 +32,9 @@ import ast
 import re
 
 from ..loop.blocks import Block, Role
-from ..loop.flag import Refusal
 from ..loop.names import key
-from ..loop.script import within
+from ..loop.obstacles import Refusal
+from ..loop.tree import within
 from ..source import Edit
 from ..work import Work
 
@@ -62,8 +62,11 @@ def _block(work: Work, block: Block) -> None:
                 found.setdefault(name, []).extend(_multiples(node.test, name))
     for name, tests in found.items():
         if tests and (block.has_else or not name.isidentifier() or not _is_top(work, block, tests)):
-            refusal = Refusal("crossing", f"waits for multiples of `{name}` at some of its values only and may miss them all "
-                              "after a skipped update; ask whether a multiple was crossed")  # fmt: skip
+            refusal = Refusal(
+                "crossing",
+                f"waits for multiples of `{name}` at some of its values only and may miss them "
+                "all after a skipped update; ask whether a multiple was crossed",
+            )
             work.refuse(block.node, _KIND, refusal)
         elif tests:
             _rewrite(work, block, name, tests)
@@ -96,9 +99,14 @@ def _rewrite(work: Work, block: Block, name: str, tests: list[ast.Compare]) -> N
         last = f"previous_{last}"
     if work.edit(block.node, _KIND, lambda: _edits(work, block, name, last, tests)):
         for test in tests:
-            work.rewritten(test, _KIND, "multiple-crossed", f"asks whether a multiple was crossed since `{last}`: after an odd "
-                           f"number of skipped updates `{name}` would miss every even multiple here. Where the number is odd "
-                           "it now also fires at multiples that it used to miss")  # fmt: skip
+            work.rewritten(
+                test,
+                _KIND,
+                "multiple-crossed",
+                f"asks whether a multiple was crossed since `{last}`: after an odd number of "
+                f"skipped updates `{name}` would miss every even multiple here. Where the number "
+                "is odd it now also fires at multiples that it used to miss",
+            )
 
 
 def _edits(work: Work, block: Block, name: str, last: str, tests: list[ast.Compare]) -> list[Edit]:

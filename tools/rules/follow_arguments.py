@@ -1,7 +1,7 @@
 """A boundary flag that is handed to bookkeeping becomes "update applied".
 
-What: `accelerator.sync_gradients` as an argument of a call behind the step, of a function that this file shows and that
-tests the parameter before it averages, counts, logs or saves.
+What: `accelerator.sync_gradients` as an argument of a call behind the step, of a function that this file shows and
+that tests the parameter before it averages, counts, logs or saves.
 
 Why: the function does its bookkeeping for updates that were dropped, whatever the guards round the call say.
 
@@ -24,10 +24,11 @@ from __future__ import annotations
 import ast
 
 from ..loop.clauses import FLAGS
-from ..loop.flag import Refusal
 from ..loop.names import key, last
 from ..loop.objects import argument_of
-from ..loop.script import Scope, calls_of, within
+from ..loop.obstacles import Refusal
+from ..loop.script import Scope
+from ..loop.tree import calls_of, within
 from ..work import Work
 
 _KIND = "flag as argument"
@@ -82,8 +83,11 @@ def _parameter(function: Scope | None, call: ast.Call, value: ast.expr) -> str |
 
 def _refusal(work: Work, function: Scope | None, parameter: str | None, name: str) -> str | None:
     if function is None or parameter is None:
-        return (f"`{name}` gets the boundary flag and this file does not show what it does with it; bookkeeping inside it "
-                "still runs for skipped updates. `--follow-arguments` hands it `update applied` instead")  # fmt: skip
+        return (
+            f"`{name}` gets the boundary flag and this file does not show what it does with "
+            "it; bookkeeping inside it still runs for skipped updates. `--follow-arguments` "
+            "hands it `update applied` instead"
+        )
     body = list(within(function.node.body))
     if any(work.traits.clips([item]) or work.traits.must_run(item) for item in body) or function in work.flow.stepping:
         return f"`{name}` clips, steps or clears gradients under `{parameter}`; split it into two parameters by hand"

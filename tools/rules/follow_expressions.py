@@ -23,10 +23,9 @@ import re
 from collections.abc import Iterator
 
 from ..loop.clauses import FLAGS, Clause
-from ..loop.flag import Refusal
 from ..loop.names import key
-from ..loop.objects import assigned
-from ..loop.script import expressions
+from ..loop.obstacles import Refusal
+from ..loop.tree import assigned, expressions
 from ..work import Work
 
 _KIND = "flag in an expression"
@@ -66,9 +65,10 @@ def _uses(work: Work, node: ast.stmt) -> Iterator[tuple[ast.expr, Clause]]:
     candidates: list[ast.expr] = []
     if isinstance(node, ast.AugAssign):
         candidates.append(node.value)
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.BoolOp) and isinstance(node.value.op, ast.And):
-        if work.clauses.read(node.value, scope, node).needs_applied is None:
-            candidates += node.value.values[:-1]
+    value = node.value if isinstance(node, ast.Expr) else None
+    is_and = isinstance(value, ast.BoolOp) and isinstance(value.op, ast.And)
+    if isinstance(value, ast.BoolOp) and is_and and work.clauses.read(value, scope, node).needs_applied is None:
+        candidates += value.values[:-1]
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and len(node.value.args) == 1:
         bar = key(node.value.func.value) if isinstance(node.value.func, ast.Attribute) else None
         if bar is not None and work.objects.kind(scope, bar) == "bar":
@@ -88,5 +88,11 @@ def _uses(work: Work, node: ast.stmt) -> Iterator[tuple[ast.expr, Clause]]:
 def _refuse(work: Work, node: ast.stmt) -> None:
     text = work.layout.text(node)
     if "sync_gradients" in text and not (isinstance(node, ast.Expr) and work.traits.logs_or_saves(node)):
-        work.refuse(node, _KIND, Refusal("unclear-use", "what becomes of the boundary flag here is not plain; if it counts updates, "
-                    "ask the skip flag as well"))  # fmt: skip
+        work.refuse(
+            node,
+            _KIND,
+            Refusal(
+                "unclear-use",
+                "what becomes of the boundary flag here is not plain; if it counts updates, ask the skip flag as well",
+            ),
+        )

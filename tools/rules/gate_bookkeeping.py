@@ -30,7 +30,8 @@ import ast
 from ..layout import Layout
 from ..loop.blocks import Block, Role
 from ..loop.clauses import Clause
-from ..loop.flag import Flag, Refusal
+from ..loop.flag import Flag
+from ..loop.obstacles import Refusal
 from ..loop.window import Window
 from ..source import Edit
 from ..work import Work

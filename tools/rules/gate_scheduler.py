@@ -1,8 +1,9 @@
 """A scheduler that was not prepared no longer steps for an update that was dropped.
 
-What: `lr_scheduler.step()` behind the optimizer step, where the file builds the scheduler and never prepares it.
+What: `lr_scheduler.step()` behind the optimizer step, where the file builds the scheduler and prepares it nowhere.
 
-Why: a prepared scheduler asks the flag itself; one that is not runs ahead of the updates, and the learning rate with it.
+Why: a prepared scheduler asks the flag itself; one that is not runs ahead of the updates, and with it the learning
+rate.
 
 Before:
 
@@ -20,10 +21,10 @@ Refuses: what `gate_bookkeeping` refuses. Prepared schedulers, and those that an
 
 from __future__ import annotations
 
-import ast
 import re
+from functools import partial
 
-from ..loop.flag import Refusal
+from ..loop.obstacles import Refusal
 from ..work import Work
 
 _KIND = "scheduler step"
@@ -59,12 +60,8 @@ def gate_scheduler(work: Work) -> None:
             test = f"not {flag.text}" + (f" and {flag.condition}" if flag.condition else "")
         else:
             test = f"not ({flag.accelerator}.sync_gradients and {flag.text})"
-        if work.edit(node, _KIND, lambda node=node, test=test: _wrap(work, node, test)):  # type: ignore[misc]
+        if work.edit(node, _KIND, partial(work.layout.wrap, node, node, test)):
             work.keep(flag)
             work.rewritten(
                 node, _KIND, "scheduler-gated", f"`{owner}` is not prepared and stepped for skipped updates too"
             )
-
-
-def _wrap(work: Work, node: ast.stmt, test: str) -> list:
-    return work.layout.wrap(node, node, test)

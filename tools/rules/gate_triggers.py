@@ -1,7 +1,7 @@
 """Tests on single values of a counter no longer fire again while the counter stands still.
 
-What: `if global_step % N == 0:` (or `== N`, `in (...)`) behind the step and outside the gated block, and lines that log
-or save under the counter.
+What: `if global_step % N == 0:` (or `== N`, `in (...)`) behind the step and outside the gated block, and lines that
+log or save under the counter.
 
 Why: after a skipped update the counter keeps its value, so validation runs twice and a checkpoint is written twice.
 
@@ -28,13 +28,15 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 
 from ..loop.blocks import Role
-from ..loop.flag import Flag, Refusal
-from ..loop.flow import State
+from ..loop.flag import Flag
 from ..loop.names import last
 from ..loop.objects import Identity
-from ..loop.script import calls_of, within
+from ..loop.obstacles import Refusal
+from ..loop.paths import State
+from ..loop.tree import calls_of, within
 from ..source import Edit
 from ..work import Work
 
@@ -64,7 +66,7 @@ def gate_triggers(work: Work) -> None:
             _log(work, node, counters, gated)
 
 
-def _is_trigger(work: Work, node: ast.If, counters: dict[Identity, object]) -> bool:
+def _is_trigger(work: Work, node: ast.If, counters: Iterable[Identity]) -> bool:
     scope = work.script.places[node].scope
     return work.traits.trigger(node.test, work.names_of(scope, counters, node.test))
 
@@ -75,12 +77,26 @@ def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
         before = work.flow.before[node]
         loop = work.script.loop(node)
         if not before.is_after_step and before.sync is not False and loop is not None and work.traits.steps(loop):
-            work.refuse(node, _KIND, Refusal("trigger-before-step", "fires at the top of an iteration on a value that the "
-                        "counter keeps after a skipped update, and so twice; move it behind the step"))  # fmt: skip
+            work.refuse(
+                node,
+                _KIND,
+                Refusal(
+                    "trigger-before-step",
+                    "fires at the top of an iteration on a value that the counter keeps after a "
+                    "skipped update, and so twice; move it behind the step",
+                ),
+            )
         return
     if node.orelse:
-        work.refuse(node, _KIND, Refusal("else-arm", "the test has another arm, which would run for skipped updates; "
-                    "put `not ...step_was_skipped` round both by hand"))  # fmt: skip
+        work.refuse(
+            node,
+            _KIND,
+            Refusal(
+                "else-arm",
+                "the test has another arm, which would run for skipped updates; put `not "
+                "...step_was_skipped` round both by hand",
+            ),
+        )
         return
     flag = _flag(work, node, state, _KIND)
     if flag is not None and work.edit(node, _KIND, lambda: _edits(work, node, state, flag)):
@@ -112,7 +128,7 @@ def _edits(work: Work, node: ast.If, state: State, flag: Flag) -> list[Edit]:
     return work.layout.prepend_clauses(node, work.conditions(state, flag))
 
 
-def _log(work: Work, node: ast.Expr, counters: dict[Identity, object], gated: set[int]) -> None:
+def _log(work: Work, node: ast.Expr, counters: Iterable[Identity], gated: set[int]) -> None:
     scope = work.script.places[node].scope
     state = work.in_iteration(node)
     named = work.names_of(scope, counters, node)
@@ -121,8 +137,12 @@ def _log(work: Work, node: ast.Expr, counters: dict[Identity, object], gated: se
     kind = "log outside a block"
     writes = any(keyword.arg in ("step", "global_step") for call in calls_of(node) for keyword in call.keywords)
     if work.objects.accumulation == "maybe" or not (writes or "save" in work.layout.text(node)):
-        work.warn(node, kind, "held-log", f"runs at every batch under `{named[0]}`, and so again while the counter stands "
-                  "still")  # fmt: skip
+        work.warn(
+            node,
+            kind,
+            "held-log",
+            f"runs at every batch under `{named[0]}`, and so again while the counter stands still",
+        )
         return
     flag = _flag(work, node, state, kind)
     if flag is None:

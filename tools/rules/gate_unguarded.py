@@ -30,17 +30,17 @@ change runs without an overflow); counters that a `range` loop is tied to; what 
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import replace
 
 from ..loop.blocks import Block, Role
-from ..loop.flag import Flag, Refusal
+from ..loop.flag import Flag
 from ..loop.names import key
+from ..loop.obstacles import Refusal
 from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
 from . import reset_window
-from .tails import Tail, read_tail
+from .tails import Tail, is_by_modulo, read_tail
 
 
 def gate_unguarded(work: Work) -> None:
@@ -56,7 +56,7 @@ def _gate(work: Work, block: Block) -> None:
         return
     block.node = block.statements[0]
     kind = block.role.value
-    by_modulo = _is_by_modulo(work, block)
+    by_modulo = is_by_modulo(work, block)
     if block.state.sync is None and work.objects.accumulation == "maybe" and not by_modulo:
         _leave(work, block)
         return
@@ -88,23 +88,6 @@ def _gate(work: Work, block: Block) -> None:
         reset_window.report(work, block, window)
 
 
-def _is_by_modulo(work: Work, block: Block) -> bool:
-    """Whether the statements run at the boundaries of the script's own modulo, next to `accumulate`.
-
-    Such a boundary need not be one of the accelerator's, so the flag is asked only where it is one.
-    """
-    if block.state.sync is not None or work.objects.accumulation != "maybe":
-        return False
-    tests = [node.test for node in work.script.ancestors(block.node) if isinstance(node, ast.If)]
-    tests += [node.test for node in block.statements if isinstance(node, ast.If) and len(block.statements) == 1]
-    for test in tests:
-        name = key(test)
-        values = [item.value for item in work.script.bindings(block.scope, name)] if name is not None else [test]
-        if any(value is not None and re.search(r"%[^=]*accum", work.layout.text(value)) for value in values):
-            return True
-    return False
-
-
 def _is_range_bound(work: Work, block: Block, node: ast.stmt) -> bool:
     """Whether a counter runs along with the variable of a `range` loop; that is reported and left."""
     name = work.traits.counter(node)
@@ -125,7 +108,7 @@ def _leave(work: Work, block: Block) -> None:
     others = [
         item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop and item is not block
     ]
-    text = "no test on the boundary that this tool understands guards it, so it moves at every batch and counts no updates"
+    text = "no test on the boundary that this tool understands guards it, so it counts batches, not updates"
     if others:
         work.warn(block.node, block.role.value, "data-counter", text)
     else:
@@ -156,6 +139,3 @@ def _edits(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) -> 
         edits += reset_window.starts(work, block, window)
         edits += layout.end_wrapped(run[0], run[-1], kept, lines)
     return edits
-
-
-__all__ = ["gate_unguarded"]

@@ -33,15 +33,16 @@ Refuses: nothing of its own; the rules that gate a block decide which flag it ne
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..work import Work
+
+_KIND = "optimizer step"
 
 
 def keep_own_flag(work: Work) -> None:
     """Keep the flags that gated places need behind the steps that set them."""
     for site in work.kept_flags:
         line = f"{work.flags.variable} = {site.owner}.step_was_skipped"
-        kind = "optimizer step"
-        if work.edit(
-            site.statement, kind, lambda site=site, line=line: work.layout.insert_after(site.statement, line)
-        ):  # type: ignore[misc]
-            work.rewritten(site.statement, kind, "own-flag", f"the flag of `{site.owner}` is kept for the test below")
+        if work.edit(site.statement, _KIND, partial(work.layout.insert_after, site.statement, line)):
+            work.rewritten(site.statement, _KIND, "own-flag", f"the flag of `{site.owner}` is kept for the test below")

@@ -19,40 +19,70 @@ they should tell about, tests that join the boundary with something else by `or`
 
 from __future__ import annotations
 
-import ast
 import re
 
 from ..loop.blocks import Block, Role
-from ..loop.flag import Refusal
-from ..loop.script import calls_of, within
+from ..loop.obstacles import Refusal
+from ..loop.tree import calls_of, within
 from ..site import Outcome
 from ..work import Work
 
 _LEFT = {
-    Role.CLIP: ("clip-guard", "clips before the step: with the flag in it, training would stop after the first overflow"),
-    Role.CLIP_AND_STEP: ("step-guard", "clips and steps: with the flag in it, training would stop after the first overflow"),
-    Role.STEP: ("step-guard", "lets the step through: with the flag in it, training would stop after the first overflow"),
+    Role.CLIP: (
+        "clip-guard",
+        "clips before the step: with the flag in it, training would stop after the first overflow",
+    ),
+    Role.CLIP_AND_STEP: (
+        "step-guard",
+        "clips and steps: with the flag in it, training would stop after the first overflow",
+    ),
+    Role.STEP: (
+        "step-guard",
+        "lets the step through: with the flag in it, training would stop after the first overflow",
+    ),
     Role.BEFORE: ("before-attempt", "runs before the update is attempted"),
-    Role.NORM_LOG: ("gradient-norm", "logs the gradients of the attempt, applied or not, under a counter that may stand still"),
+    Role.NORM_LOG: (
+        "gradient-norm",
+        "logs the gradients of the attempt, applied or not, under a counter that may stand still",
+    ),
     Role.BOUNDARY: ("boundary", "does nothing that has to do with an applied update"),
-}  # fmt: skip
+}
 
 
 def leave(work: Work) -> None:
     """Report the places that no other rule has changed."""
     for block in work.blocks:
         if block.role is Role.BEFORE and any(work.traits.counts(node) for node in block.statements):
-            work.refuse(block.node, block.role.value, Refusal("before-step", "counts above the step, where it is not known whether "
-                        "the update will be applied; count behind the step"))  # fmt: skip
+            work.refuse(
+                block.node,
+                block.role.value,
+                Refusal(
+                    "before-step",
+                    "counts above the step, where it is not known whether the update will be "
+                    "applied; count behind the step",
+                ),
+            )
         elif block.role in _LEFT:
             code, text = _LEFT[block.role]
             work.warn(block.node, block.role.value, code, text)
         elif block.role is Role.APPLIED and not _asks_boundary(work, block):
-            work.refuse(block.node, block.role.value, Refusal("flag-without-sync", "asks the flag without the boundary: it keeps "
-                        "its answer through the micro-batches that follow. Ask `sync_gradients` as well"))  # fmt: skip
+            work.refuse(
+                block.node,
+                block.role.value,
+                Refusal(
+                    "flag-without-sync",
+                    "asks the flag without the boundary: it keeps its answer through the "
+                    "micro-batches that follow. Ask `sync_gradients` as well",
+                ),
+            )
         elif block.role is Role.APPLIED:
-            work.report(block.node, block.role.value, "applied", Outcome.RIGHT, "already gated: asks whether the update was "
-                        "applied")  # fmt: skip
+            work.report(
+                block.node,
+                block.role.value,
+                "applied",
+                Outcome.RIGHT,
+                "already gated: asks whether the update was applied",
+            )
         elif block.role is Role.STALE:
             _stale(work, block)
         elif block.role is Role.UNCLEAR:
@@ -72,13 +102,25 @@ def _asks_boundary(work: Work, block: Block) -> bool:
 def _stale(work: Work, block: Block) -> None:
     kind = block.role.value
     if any(path.is_looped for path in block.state.paths):
-        work.warn(block.node, kind, "epoch-flag", "the flag is asked once an epoch: only the last batch's flag is read, and "
-                  "one overflow there drops whatever the block does for the whole epoch")  # fmt: skip
+        work.warn(
+            block.node,
+            kind,
+            "epoch-flag",
+            "the flag is asked once an epoch: only the last batch's flag is read, and one "
+            "overflow there drops whatever the block does for the whole epoch",
+        )
         return
     loop = work.script.loop(block.node)
     if loop is not None and work.traits.steps(loop):
-        work.refuse(block.node, kind, Refusal("stale-flag", "asks the flag before the step of this iteration, so it tells about "
-                    "an earlier attempt; ask it behind the step"))  # fmt: skip
+        work.refuse(
+            block.node,
+            kind,
+            Refusal(
+                "stale-flag",
+                "asks the flag before the step of this iteration, so it tells about an earlier "
+                "attempt; ask it behind the step",
+            ),
+        )
         return
     work.report(
         block.node, "applied-update test", "applied", Outcome.RIGHT, "asks the flag; the step is made elsewhere"
@@ -89,8 +131,15 @@ def _unclear(work: Work, block: Block) -> None:
     if not _does_bookkeeping(work, block):
         work.warn(block.node, block.role.value, "boundary", "does nothing that has to do with an applied update")
         return
-    work.refuse(block.node, block.role.value, Refusal("unclear-test", "joins the boundary with something else by `or`, so part "
-                "of it also runs between boundaries; split the test in two"))  # fmt: skip
+    work.refuse(
+        block.node,
+        block.role.value,
+        Refusal(
+            "unclear-test",
+            "joins the boundary with something else by `or`, so part of it also runs between "
+            "boundaries; split the test in two",
+        ),
+    )
 
 
 def _no_step(work: Work, block: Block) -> None:
@@ -104,11 +153,25 @@ def _no_step(work: Work, block: Block) -> None:
         if use is not None and scope is not block.scope:
             line = work.source.text.count("\n", 0, use.start()) + 1
             sites = ", ".join(f"`{site.owner}`" for site in work.flow.steps if site.scope is scope)
-            work.refuse(block.node, block.role.value, Refusal("step-in-hook", f"{sites} step(s) in `{name}`, which is handed on "
-                        f"as a hook in line {line}: fused backward pass, no single applied/skipped answer"))  # fmt: skip
+            work.refuse(
+                block.node,
+                block.role.value,
+                Refusal(
+                    "step-in-hook",
+                    f"{sites} step(s) in `{name}`, which is handed on as a hook in line {line}: fused "
+                    "backward pass, no single applied/skipped answer",
+                ),
+            )
             return
-    work.refuse(block.node, block.role.value, Refusal("no-step", "no optimizer step comes before this in the iteration, in this "
-                "file; the flag would tell about an earlier attempt, or about none"))  # fmt: skip
+    work.refuse(
+        block.node,
+        block.role.value,
+        Refusal(
+            "no-step",
+            "no optimizer step comes before this in the iteration, in this file; the flag "
+            "would tell about an earlier attempt, or about none",
+        ),
+    )
 
 
 def _does_bookkeeping(work: Work, block: Block) -> bool:
@@ -117,6 +180,3 @@ def _does_bookkeeping(work: Work, block: Block) -> bool:
         for node in within(block.statements)
         if not work.traits.must_run(node)
     )
-
-
-__all__ = ["ast", "leave"]

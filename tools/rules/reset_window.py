@@ -39,10 +39,9 @@ import ast
 import re
 
 from ..loop.blocks import Block, Role
-from ..loop.flag import Refusal
 from ..loop.names import key, last
-from ..loop.objects import assigned
-from ..loop.script import within
+from ..loop.obstacles import Refusal
+from ..loop.tree import assigned, within
 from ..loop.window import Window, is_empty
 from ..source import Edit
 from ..work import Work
@@ -58,8 +57,11 @@ def refusal(work: Work, block: Block, window: Window) -> Refusal | None:
         )
     for name in window.kept:
         if not _starts(work, block, name):
-            return Refusal("window-of-updates", f"`{name}` gathers over several updates and no statement of this function "
-                           "outside the loop gives it its first value")  # fmt: skip
+            return Refusal(
+                "window-of-updates",
+                f"`{name}` gathers over several updates and no statement of this function outside "
+                "the loop gives it its first value",
+            )
     return None
 
 
@@ -122,8 +124,18 @@ def report(work: Work, block: Block, window: Window) -> None:
         work.rewritten(node, kind, "data-kept", "still runs at skipped boundaries: " + "; ".join(window.data))
     if window.kept:
         names = ", ".join(window.kept)
-        work.rewritten(node, kind, "sums-kept", f"loss window of several updates ({names}): what a skipped update added is "
-                       "taken out again by going back to the value after the last applied update")  # fmt: skip
+        work.rewritten(
+            node,
+            kind,
+            "sums-kept",
+            f"loss window of several updates ({names}): what a skipped update added is taken "
+            "out again by going back to the value after the last applied update",
+        )
     for name in window.never_cleared:
-        work.warn(node, kind, "never-reset", f"`{name}` is added to by every batch, read in this block and cleared nowhere "
-                  "in the loop; no reset is added")  # fmt: skip
+        work.warn(
+            node,
+            kind,
+            "never-reset",
+            f"`{name}` is added to by every batch, read in this block and cleared nowhere in "
+            "the loop; no reset is added",
+        )

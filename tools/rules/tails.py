@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 
 from ..loop.blocks import Block
 from ..loop.names import key
-from ..loop.script import calls_of, expressions, within
+from ..loop.tree import calls_of, expressions, within
 from ..loop.window import gathers
 from ..work import Work
 
@@ -31,9 +32,8 @@ def read_tail(work: Work, block: Block) -> Tail:
     counters = work.traits.counters_in(block.statements)
     reader = _Reader(work, counters, rest)
     is_body = isinstance(place.parent, (ast.For, ast.AsyncFor, ast.While)) and place.arm == "body"
-    if is_body and all(reader.is_gateable(node) or reader.is_neutral(node) for node in rest):
-        if len(rest) > 1:
-            return Tail([rest], True)
+    if is_body and len(rest) > 1 and all(reader.is_gateable(node) or reader.is_neutral(node) for node in rest):
+        return Tail([rest], True)
     runs: list[list[ast.stmt]] = []
     current: list[ast.stmt] = []
     for node in [*rest, None]:
@@ -44,6 +44,23 @@ def read_tail(work: Work, block: Block) -> Tail:
             runs.append(current)
         current = []
     return Tail(runs, False)
+
+
+def is_by_modulo(work: Work, block: Block) -> bool:
+    """Whether the statements run at the boundaries of the script's own modulo, next to `accumulate`.
+
+    Such a boundary need not be one of the accelerator's, so the flag is asked only where it is one.
+    """
+    if block.state.sync is not None or work.objects.accumulation != "maybe":
+        return False
+    tests = [node.test for node in work.script.ancestors(block.node) if isinstance(node, ast.If)]
+    tests += [node.test for node in block.statements if isinstance(node, ast.If) and len(block.statements) == 1]
+    for test in tests:
+        name = key(test)
+        values = [item.value for item in work.script.bindings(block.scope, name)] if name is not None else [test]
+        if any(value is not None and re.search(r"%[^=]*accum", work.layout.text(value)) for value in values):
+            return True
+    return False
 
 
 class _Reader:

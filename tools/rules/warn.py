@@ -1,7 +1,7 @@
 """What a person should know next to the rewrite: bounds, budgets and arithmetic that lean on a counter of updates.
 
-What: `while` bounds and `range` loops on the counter, epoch budgets, resume arithmetic, progress bars of a fast-forward,
-collectives in gated blocks, fused optimizers, counters that move before the step.
+What: `while` bounds and `range` loops on the counter, epoch budgets, resume arithmetic, progress bars of a
+fast-forward, collectives in gated blocks, fused optimizers, counters that move before the step.
 
 Why: a counter of applied updates can stand still. A loop that ends by it may not end if every update overflows; a
 budget of epochs may end a few updates short; a resumed run may see batches again.
@@ -22,9 +22,9 @@ import re
 
 from ..loop import names
 from ..loop.blocks import Role
-from ..loop.flag import Refusal
 from ..loop.names import key
-from ..loop.script import calls_of, expressions, within
+from ..loop.obstacles import Refusal
+from ..loop.tree import calls_of, expressions, within
 from ..work import Work
 
 _COLLECTIVE = re.compile(
@@ -53,18 +53,33 @@ def _budgets(work: Work) -> None:
         if any("epoch" in target for target in targets) and re.search(
             r"max\w*_?steps|total\w*_?(steps|updates)", text
         ):
-            work.warn(node, "epoch budget", "epoch-budget", f"epoch budget `{text}`: with k skipped updates the run can end k "
-                      "updates short")  # fmt: skip
+            work.warn(
+                node,
+                "epoch budget",
+                "epoch-budget",
+                f"epoch budget `{text}`: with k skipped updates the run can end k updates short",
+            )
     counters = work.counters()
     words = "|".join(sorted({rf"{re.escape(names.last(who.key))}\W*//" for who in counters}))
     for node in work.script.statements_with(re.compile(words)) if words else ():
         for item in expressions(node):
             is_division = isinstance(item, ast.BinOp) and isinstance(item.op, ast.FloorDiv)
-            if is_division and isinstance(node, ast.Assign) and work.names_of(
-                work.script.places[node].scope, counters, item.left  # type: ignore[attr-defined]
-            ):  # fmt: skip
-                work.warn(node, "resume arithmetic", "resume-arithmetic", f"`{work.layout.text(node)}`: after a skipped update "
-                          "the data position is ahead of the counter; a resume replays batches unless attempts are saved too")  # fmt: skip
+            if (
+                is_division
+                and isinstance(node, ast.Assign)
+                and work.names_of(
+                    work.script.places[node].scope,
+                    counters,
+                    item.left,  # type: ignore[attr-defined]
+                )
+            ):
+                work.warn(
+                    node,
+                    "resume arithmetic",
+                    "resume-arithmetic",
+                    f"`{work.layout.text(node)}`: after a skipped update the data position is ahead "
+                    "of the counter; a resume replays batches unless attempts are saved too",
+                )
 
 
 def _bounds(work: Work) -> None:
@@ -74,14 +89,23 @@ def _bounds(work: Work) -> None:
             is_while = isinstance(node, ast.While) and work.names_of(scope, counters, node.test)
             if is_while and isinstance(node, ast.While):
                 text = work.layout.text(node.test)
-                work.warn(node, "loop bound", "while-bound", f"while bound `{text}` now counts applied updates: if every update "
-                          "overflows the loop never ends; add a cap on consecutive skips")  # fmt: skip
+                work.warn(
+                    node,
+                    "loop bound",
+                    "while-bound",
+                    f"while bound `{text}` now counts applied updates: if every update overflows the "
+                    "loop never ends; add a cap on consecutive skips",
+                )
             if isinstance(node, ast.For) and isinstance(node.iter, ast.Call) and key(node.iter.func) == "range":
                 for name in work.names_of(scope, counters, node.iter):
                     inside = work.gated() & {id(inner) for inner in within(node.body)}
                     if inside:
-                        work.warn(node, "loop bound", "range-bound", f"`{name}` is tied to this range: skipped updates count "
-                                  "toward its total")  # fmt: skip
+                        work.warn(
+                            node,
+                            "loop bound",
+                            "range-bound",
+                            f"`{name}` is tied to this range: skipped updates count toward its total",
+                        )
 
 
 def _collectives(work: Work) -> None:
@@ -92,8 +116,13 @@ def _collectives(work: Work) -> None:
             for call in calls_of(node) if _COLLECTIVES.search(work.layout.text(node)) else ():
                 name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
                 if _COLLECTIVE.match(name):
-                    work.warn(call, "collective", "collectives", f"{name} inside the gated block: every rank must read the same "
-                              "flag (true for DDP and FSDP scalers; not for gradients kept local)")  # fmt: skip
+                    work.warn(
+                        call,
+                        "collective",
+                        "collectives",
+                        f"{name} inside the gated block: every rank must read the same flag (true for DDP "
+                        "and FSDP scalers; not for gradients kept local)",
+                    )
 
 
 def _fused(work: Work) -> None:
@@ -104,8 +133,14 @@ def _fused(work: Work) -> None:
                 for item in call.keywords
             )
             if is_fused and names.builds_optimizer(call):
-                work.warn(call, "fused optimizer", "fused-optimizer", "accelerate always calls a fused optimizer and reports no "
-                          "skip (huggingface/accelerate#4242): the flag stays False when the kernel drops an update")  # fmt: skip
+                work.warn(
+                    call,
+                    "fused optimizer",
+                    "fused-optimizer",
+                    "accelerate always calls a fused optimizer and reports no skip "
+                    "(huggingface/accelerate#4242): the flag stays False when the kernel drops an "
+                    "update",
+                )
 
 
 def _early_counters(work: Work) -> None:
@@ -136,5 +171,12 @@ def _early_counters(work: Work) -> None:
             elif name is not None and work.traits.is_step_word(name):
                 step = next((site for site in work.flow.sites_inside(loop)), None)
                 line = step.statement.lineno if step else loop.lineno
-                work.refuse(node, "counter before the step", Refusal("before-step", f"`{name}` advances before the update of line "
-                            f"{line} is attempted; count behind the step, under the flag"))  # fmt: skip
+                work.refuse(
+                    node,
+                    "counter before the step",
+                    Refusal(
+                        "before-step",
+                        f"`{name}` advances before the update of line {line} is attempted; count behind "
+                        "the step, under the flag",
+                    ),
+                )

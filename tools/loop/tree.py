@@ -1,0 +1,106 @@
+"""Walks over statements and expressions that stop where another function or class begins."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+_BODIES = ("body", "orelse", "finalbody")
+SIMPLE = {
+    ast.Expr,
+    ast.Assign,
+    ast.AugAssign,
+    ast.AnnAssign,
+    ast.Return,
+    ast.Pass,
+    ast.Break,
+    ast.Continue,
+    ast.Raise,
+    ast.Delete,
+    ast.Assert,
+    ast.Import,
+    ast.ImportFrom,
+    ast.Global,
+    ast.Nonlocal,
+}
+DEFINITIONS = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef}
+
+
+def inner_blocks(node: ast.stmt) -> list[tuple[str, list[ast.stmt]]]:
+    """The statement lists inside a statement, with the names of their arms; functions and classes keep theirs."""
+    kind = type(node)
+    if kind in SIMPLE or kind in DEFINITIONS:
+        return []
+    blocks = [(arm, block) for arm in _BODIES if (block := getattr(node, arm, None))]
+    if kind in (ast.If, ast.With, ast.For, ast.While):
+        return blocks
+    blocks += [("handlers", handler.body) for handler in getattr(node, "handlers", ())]
+    return blocks + [("cases", case.body) for case in getattr(node, "cases", ())]
+
+
+def within(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements of a list and of the lists inside it, in the order of the text."""
+    stack = block[::-1]
+    while stack:
+        node = stack.pop()
+        yield node
+        if type(node) not in SIMPLE:
+            for _, inner in reversed(inner_blocks(node)):
+                stack += inner[::-1]
+
+
+def headers(node: ast.stmt) -> Iterator[ast.expr]:
+    """The expressions of a statement that do not belong to a statement inside it."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return
+    for name, value in ast.iter_fields(node):
+        if name in _BODIES or name in ("handlers", "cases"):
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            if isinstance(item, ast.expr):
+                yield item
+            elif isinstance(item, ast.withitem):
+                yield item.context_expr
+
+
+def expressions(node: ast.stmt) -> Iterator[ast.AST]:
+    """Every expression node of a statement itself, outside lambdas."""
+    stack: list[ast.AST] = [*headers(node)]
+    stack.reverse()
+    while stack:
+        item = stack.pop()
+        yield item
+        if not isinstance(item, ast.Lambda):
+            stack += reversed(list(ast.iter_child_nodes(item)))
+
+
+def call_of(node: ast.stmt) -> ast.Call | None:
+    """The one call that a statement consists of, or whose result it assigns."""
+    value = getattr(node, "value", None) if isinstance(node, (ast.Expr, ast.Assign, ast.AnnAssign)) else None
+    if isinstance(value, ast.Await):
+        value = value.value
+    return value if isinstance(value, ast.Call) else None
+
+
+def calls_of(node: ast.stmt) -> list[ast.Call]:
+    """The calls that a statement itself makes."""
+    return [item for item in expressions(node) if isinstance(item, ast.Call)]
+
+
+def assigned(node: ast.stmt) -> list[tuple[ast.expr, ast.expr]]:
+    """Targets with their values, element by element where both sides of an assignment are written out."""
+    if isinstance(node, ast.AnnAssign) and node.value is not None:
+        return [(node.target, node.value)]
+    if not isinstance(node, ast.Assign):
+        return []
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    for target in node.targets:
+        if (
+            isinstance(target, (ast.Tuple, ast.List))
+            and isinstance(node.value, (ast.Tuple, ast.List))
+            and len(target.elts) == len(node.value.elts)
+        ):
+            pairs += zip(target.elts, node.value.elts, strict=True)
+        else:
+            pairs.append((target, node.value))
+    return pairs
