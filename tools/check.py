@@ -13,6 +13,7 @@ from . import series as store
 from .catalog import Upstream
 from .checkout import GitError, scratch
 from .diff import blob_id
+from .errors import CannotRun
 from .generate import Generated, generate, prove
 from .patch import Patch, Tree
 from .site import Outcome
@@ -54,8 +55,12 @@ def check(upstream: Upstream, tree: Tree, folder: Path) -> list[Verdict]:
 
     On the pinned base all bytes must be what the tools write today. On another commit or release a patch is current
     if it fits as it is, and stale if only a newly generated one does.
-    Raises: CannotRun if a committed series cannot be read.
+    Raises: CannotRun if a committed series cannot be read, or if the upstream has none.
     """
+    if not upstream.is_committed:
+        raise CannotRun(
+            f"the patches of {upstream.name} are made where they are needed and not committed; generate them"
+        )
     verdicts = []
     base = folder / upstream.name / upstream.base
     for stray in sorted(path.name for path in base.glob("*") if path.name not in upstream.series):

@@ -92,8 +92,11 @@ def generate(upstream: Upstream, tree: Tree, name: str | None = None) -> Generat
 def record(made: Generated) -> Path:
     """Writes the committed form under `patches/` and returns its folder.
 
-    Raises: CannotRun if the source is not the pinned base, or the folder cannot be written.
+    Raises: CannotRun if the source is not the pinned base, the upstream is one whose patches are not committed, or
+        the folder cannot be written.
     """
+    if not made.upstream.is_committed:
+        raise CannotRun(f"the patches of {made.upstream.name} are not committed: its row in upstreams.toml has no url")
     if not made.tree.is_exact:
         raise CannotRun(
             f"only the pinned base of {made.upstream.name}, {made.upstream.base}, is recorded, got {made.tree.base}; "

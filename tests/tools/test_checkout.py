@@ -168,6 +168,13 @@ class TestApply:
         assert (repo.read("a.py"), repo.read("b.py")) == (b"A\n", b"B\n")
         assert repo.git("status", "--porcelain") == ""
 
+    def test_carriage_returns_and_odd_bytes_stay(self, repo):
+        before, after = b"a\r\n\xe9 \r\nb\n", b"A\r\n\xe9 \r\nb\n"
+        repo.commit({"a.py": before})
+        repo.git("config", "apply.whitespace", "fix")
+        apply_mails(repo.root, [mail("a.py", before, after)], "fix", ["a.py"])
+        assert repo.read("a.py") == after
+
     def test_all_or_nothing(self, repo):
         repo.commit({"a.py": b"a\n", "b.py": b"b\n"})
         before = repo.git("for-each-ref"), repo.git("worktree", "list"), repo.git("status", "--porcelain", "--branch")

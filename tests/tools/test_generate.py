@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from dataclasses import replace
 
 import pytest
 
+from tools import catalog
 from tools import series as store
+from tools.check import check
 from tools.checkout import GitTree
 from tools.errors import CannotRun, Unavailable
 from tools.generate import export, generate, open_source, prove, record
@@ -121,6 +124,13 @@ class TestWrite:
         monkeypatch.setattr("tools.generate.patches_folder", lambda: tmp_path)
         folder = record(generate(sample[1], tree))
         assert store.lint(store.read(folder), context=0) == []
+
+    def test_an_upstream_without_a_url_has_nothing_committed(self, sample, tree):
+        row = replace(sample[1], url="")
+        with pytest.raises(CannotRun, match="are not committed"):
+            record(generate(row, tree))
+        with pytest.raises(CannotRun, match="made where they are needed"):
+            check(row, tree, catalog.patches_folder())
 
     def test_only_the_pinned_base_is_recorded(self, sample, tmp_path, monkeypatch):
         repo, row = sample
