@@ -50,7 +50,7 @@ def find(scope: ast.AST, pattern: str, where: str) -> Any:
     """The one statement or expression inside `scope` that looks like the pattern."""
     wanted = _parse(pattern)
     found = [node for node in ast.walk(scope) if _matches(node, wanted)]
-    return only(found, f"`{pattern.splitlines()[0]}`", where, getattr(scope, "lineno", 1))
+    return only(found, f"`{pattern.strip().splitlines()[0]}`", where, getattr(scope, "lineno", 1))
 
 
 def statement(scope: ast.AST, pattern: str, where: str) -> Any:

@@ -18,6 +18,13 @@ from .step import Placed, Read, Step
 
 OPTIMIZER = "src/accelerate/optimizer.py"
 
+CALLED = """
+if not self._accelerate_step_called:
+    self._is_overflow = True
+else:
+    self._is_overflow = False
+"""
+
 FOUND = """
 # An optimizer that applies the loss scale is called even if it drops the update: the scaler tells it so
 {wrapper}._is_overflow = getattr({wrapper}.optimizer, "found_inf", False)

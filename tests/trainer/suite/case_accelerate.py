@@ -37,7 +37,10 @@ class Loop:
         self.accelerator.native_amp = True
         self.accelerator.state._mixed_precision = "fp16"
         self.weights = [torch.nn.Parameter(torch.ones(2)) for _ in kinds]
-        made = [OPTIMIZERS[kind][0]([w], lr=0.1, **OPTIMIZERS[kind][1]) for kind, w in zip(kinds, self.weights)]
+        made = [
+            OPTIMIZERS[kind][0]([w], lr=0.1, **OPTIMIZERS[kind][1])
+            for kind, w in zip(kinds, self.weights, strict=True)
+        ]
         self.optimizers = [self.accelerator.prepare_optimizer(optimizer) for optimizer in made]
 
     @property
@@ -45,7 +48,7 @@ class Loop:
         return self.accelerator.scaler
 
     def backward(self, *slopes: float) -> None:
-        for weight, slope in zip(self.weights, slopes):
+        for weight, slope in zip(self.weights, slopes, strict=True):
             # a power: the gradient alone is infinite or NaN, the loss is of no interest
             self.scaler.scale((weight * torch.tensor([slope, 1.0])).sum()).backward()
 
@@ -60,7 +63,7 @@ class Loop:
             optimizer.step()
         for weight in self.weights:
             weight.grad = None
-        return [torch.equal(old, new.detach()) for old, new in zip(before, self.weights)]
+        return [torch.equal(old, new.detach()) for old, new in zip(before, self.weights, strict=True)]
 
     @property
     def flags(self) -> list[bool]:
@@ -119,7 +122,9 @@ def test_a_growing_scale_hides_no_skip(kind):
     assert loop.flags == [True]
 
 
-@pytest.mark.parametrize("kinds", [pytest.param((kind, other), marks=FUSED) for kind in ONLY_FUSED for other in ONLY_FUSED])
+@pytest.mark.parametrize(
+    "kinds", [pytest.param((kind, other), marks=FUSED) for kind in ONLY_FUSED for other in ONLY_FUSED]
+)
 @pytest.mark.parametrize("bad", [0, 1])
 def test_of_two_optimizers_only_the_one_that_overflowed_is_reported(kinds, bad):
     loop = Loop(*kinds)

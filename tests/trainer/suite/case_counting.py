@@ -93,8 +93,7 @@ def test_the_epoch_moves_on_by_the_batches_that_were_consumed():
 
 def test_a_skipped_step_consumes_its_batches_and_the_next_one_gets_new_ones():
     run = train(6, max_steps=5, overflow={3})
-    ids = [attempt.ids for attempt in run.attempts]
-    assert sorted(sum(ids, [])) == list(range(6))
+    assert sorted(index for attempt in run.attempts for index in attempt.ids) == list(range(6))
 
 
 @pytest.mark.parametrize("event", ["on_step_begin", "on_pre_optimizer_step"])

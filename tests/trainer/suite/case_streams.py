@@ -97,7 +97,12 @@ def test_an_error_of_the_data_itself_is_not_taken_for_its_end():
 def test_a_finite_run_over_a_stream_reads_it_as_before():
     assert ids(train(Stream(), max_steps=6)) == [0, 1, 2, 3, 4, 5]
     assert ids(train(Stream(4), max_steps=6)) == [0, 1, 2, 3, 0, 1]
-    assert ids(train(Stream(4, once=True), max_steps=6, accelerator_config={"dispatch_batches": False})) == [0, 1, 2, 3]
+    assert ids(train(Stream(4, once=True), max_steps=6, accelerator_config={"dispatch_batches": False})) == [
+        0,
+        1,
+        2,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("accumulation", [1, 2])
