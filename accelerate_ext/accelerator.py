@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import accelerate
 import torch
@@ -18,6 +18,7 @@ from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
 from .saving import CountsInCheckpoints, finish_saving, save_whole
 from .streak import check_limit
 from .update import Update
+from .window import Window
 
 DEFAULT_MAX_CONSECUTIVE_SKIPS = 50
 
@@ -96,27 +97,21 @@ class Accelerator(accelerate.Accelerator):
 
     # The loop
 
-    @contextmanager
-    def attempt(self, *models: torch.nn.Module) -> Iterator[Update]:
+    def attempt(self, *models: torch.nn.Module) -> AbstractContextManager[Update]:
         """`accumulate()`, and what became of the update.
 
         Yields: the Update of this window; ask it behind `optimizer.step()`, in the block or after it.
         Raises: SkippedUpdatesError at the end of the block, if too many updates in a row were skipped.
         """
-        update = self._attempts.open_window(models)
-        try:
-            with super().accumulate(*models):
-                yield update
-        except BaseException:
-            self._attempts.abandon_window()
-            raise
-        self._attempts.close_window(self.sync_gradients)
+        return cast(
+            "AbstractContextManager[Update]", Window(self, super().accumulate(*models), models, yields_update=True)
+        )
 
-    @contextmanager
-    def accumulate(self, *models: torch.nn.Module) -> Iterator[None]:
+    def accumulate(self, *models: torch.nn.Module) -> AbstractContextManager[None]:
         """As in Accelerate; the updates in it are counted as in `attempt()`."""
-        with self.attempt(*models):
-            yield
+        return cast(
+            "AbstractContextManager[None]", Window(self, super().accumulate(*models), models, yields_update=False)
+        )
 
     def epochs(
         self,

@@ -248,10 +248,10 @@ class Attempts:
         limit = self.max_consecutive_skips
         if limit is None or not self._update.attempted:
             return
-        in_a_row = self.tally.seen_so_far.skipped_in_a_row
         verdict = self._update.verdict
-        if verdict.is_known:
-            in_a_row = in_a_row + 1 if verdict.skipped else 0
+        if verdict.is_known and not verdict.skipped:
+            return
+        in_a_row = self.tally.seen_so_far.skipped_in_a_row + verdict.is_known
         if in_a_row >= limit:
             message = too_many_skips(in_a_row, limit, self.optimizers(), self._scale_before_skips)
             raise SkippedUpdatesError(message)

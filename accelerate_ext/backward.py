@@ -17,7 +17,7 @@ class BackwardPasses:
 
     def __init__(self) -> None:
         self.count = 0
-        self._handles: list[RemovableHandle] = []
+        self._handles: list[tuple[torch.Tensor, RemovableHandle]] = []
         self._reports_itself = False
 
     def report(self) -> None:
@@ -33,11 +33,13 @@ class BackwardPasses:
             return
         for parameter in parameters:
             if parameter.requires_grad and parameter.is_leaf:
-                self._handles.append(parameter.register_post_accumulate_grad_hook(self._noticed))
+                self._handles.append((parameter, parameter.register_post_accumulate_grad_hook(self._noticed)))
 
     def unhook(self) -> None:
-        for handle in self._handles:
+        for parameter, handle in self._handles:
             handle.remove()
+            if not parameter._post_accumulate_grad_hooks:  # else autograd goes on calling an empty collection
+                parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]
         self._handles = []
 
     def _noticed(self, parameter: torch.Tensor) -> None:

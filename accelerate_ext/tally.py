@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .ledger import Ledger
-from .update import Verdict, on_one_device
+from .update import Parcel, Verdict, on_one_device, settle_all
 
 _CHUNK = 8  # verdicts sent to the host together; one copy in so many updates is lost in the noise
 
@@ -23,12 +23,12 @@ class Tally:
     def __init__(self) -> None:
         self._ledger = Ledger()
         self._waiting: list[Verdict] = []
-        self._sent: _Sent | None = None
+        self._sent: list[Verdict] = []
 
     @property
     def attempted(self) -> int:
         """Exact, and costs no synchronisation."""
-        return self._ledger.attempted + len(self._waiting) + (len(self._sent.verdicts) if self._sent else 0)
+        return self._ledger.attempted + len(self._waiting) + len(self._sent)
 
     @property
     def seen_so_far(self) -> Ledger:
@@ -37,7 +37,7 @@ class Tally:
         return self._ledger
 
     def record(self, verdict: Verdict) -> None:
-        if verdict.is_known and not self._waiting and self._sent is None:
+        if verdict.is_known and not self._waiting and not self._sent:
             self._ledger.record(verdict.skipped)
             return
         self._waiting.append(verdict)
@@ -45,8 +45,10 @@ class Tally:
         if len(self._waiting) >= _CHUNK:
             self._receive()
             self._count_known()
-            if self._waiting:
-                self._sent, self._waiting = _Sent(self._waiting), []
+            unsent = [verdict for verdict in self._waiting if not verdict.is_known and verdict.parcel is None]
+            if unsent:  # another tally may have sent them
+                Parcel(unsent)
+            self._sent, self._waiting = self._waiting, []
 
     def read(self) -> Ledger:
         """The exact counts. Fetches verdicts that are still on the device: at most one synchronisation."""
@@ -55,13 +57,13 @@ class Tally:
         if len(unknown) == 1:
             unknown[0].settle(unknown[0].skipped)
         elif unknown:
-            _settle(unknown, on_one_device(unknown).cpu())
+            settle_all(unknown, on_one_device(unknown).cpu())
         self._count_known()
         return self._ledger
 
     def applied_on_device(self, device: torch.device) -> torch.Tensor:
         """The number of applied updates as an int64 tensor, without synchronising."""
-        pending = [*(self._sent.verdicts if self._sent else ()), *self._waiting]
+        pending = [*self._sent, *self._waiting]
         known = sum(verdict.is_known and not verdict.skipped for verdict in pending)
         count = torch.full((), self._ledger.applied + known, dtype=torch.int64, device=device)
         unknown = [verdict for verdict in pending if not verdict.is_known]
@@ -70,15 +72,15 @@ class Tally:
         return count
 
     def _receive(self) -> None:
-        if self._sent is not None:
-            sent, self._sent = self._sent, None
-            sent.receive()
-            for verdict in sent.verdicts:
-                self._ledger.record(verdict.skipped)
+        for verdict in self._sent:
+            if not verdict.is_known and verdict.parcel is not None:
+                verdict.parcel.receive()  # sent a chunk ago
+            self._ledger.record(verdict.skipped)
+        self._sent = []
 
     def _count_known(self) -> None:
-        if self._sent is not None:
-            if not all(verdict.is_known for verdict in self._sent.verdicts):
+        if self._sent:
+            if not self._sent[-1].is_known or not all(verdict.is_known for verdict in self._sent):
                 return
             self._receive()
         while self._waiting and self._waiting[0].is_known:
@@ -90,31 +92,3 @@ class Tally:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
         self._ledger.load_state_dict(state["ledger"])
-
-
-class _Sent:
-    """Verdicts on their way to the host."""
-
-    def __init__(self, verdicts: list[Verdict]) -> None:
-        self.verdicts = verdicts
-        self._unknown = [verdict for verdict in verdicts if not verdict.is_known]
-        flags = on_one_device(self._unknown)
-        on_host = flags.device.type == "cpu"
-        is_cuda = flags.device.type == "cuda"
-        self._host = torch.empty(flags.shape, dtype=flags.dtype, pin_memory=is_cuda)
-        self._host.copy_(flags, non_blocking=True)
-        self._event = None if on_host else torch.get_device_module(flags.device).Event()
-        if self._event is not None:
-            self._event.record()
-
-    def receive(self) -> None:
-        if all(verdict.is_known for verdict in self._unknown):
-            return
-        if self._event is not None:
-            self._event.synchronize()  # recorded a chunk ago
-        _settle(self._unknown, self._host)
-
-
-def _settle(verdicts: list[Verdict], on_host: torch.Tensor) -> None:
-    for verdict, found_inf in zip(verdicts, on_host.tolist(), strict=True):
-        verdict.settle(bool(found_inf))

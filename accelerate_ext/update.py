@@ -10,11 +10,12 @@ import torch
 class Verdict:
     """Whether one optimizer step was skipped. The answer may still be on the device; `skipped` fetches it, once."""
 
-    __slots__ = ("_found_inf", "_skipped")
+    __slots__ = ("_found_inf", "_skipped", "parcel")
 
     def __init__(self, skipped: bool | None = None, found_inf: torch.Tensor | None = None) -> None:
         self._skipped = skipped
         self._found_inf = found_inf
+        self.parcel: Parcel | None = None  # by which the answer is on its way to the host
 
     @property
     def is_known(self) -> bool:
@@ -36,7 +37,7 @@ class Verdict:
     def settle(self, skipped: bool) -> None:
         """Take an answer that was fetched together with others."""
         self._skipped = skipped
-        self._found_inf = None
+        self._found_inf = self.parcel = None
 
     @classmethod
     def of_all(cls, verdicts: Iterable[Verdict]) -> Verdict:
@@ -54,8 +55,39 @@ class Verdict:
 
 def on_one_device(verdicts: list[Verdict]) -> torch.Tensor:
     """The answers of verdicts that are not known yet, as one tensor of the device of the first. No synchronisation."""
-    flags = [verdict.found_inf.reshape(()) for verdict in verdicts if verdict.found_inf is not None]
-    return torch.stack([flag.to(flags[0].device, non_blocking=True) for flag in flags])
+    flags = [verdict.found_inf for verdict in verdicts if verdict.found_inf is not None]
+    device = flags[0].device
+    if any(flag.dim() or flag.device != device for flag in flags):
+        flags = [flag.reshape(()).to(device, non_blocking=True) for flag in flags]
+    return torch.stack(flags)
+
+
+class Parcel:
+    """Answers on their way to the host, by a copy that nobody waits for until `receive()`."""
+
+    def __init__(self, verdicts: list[Verdict]) -> None:
+        self._verdicts = verdicts
+        flags = on_one_device(verdicts)
+        self._host = torch.empty(flags.shape, dtype=flags.dtype, pin_memory=flags.device.type == "cuda")
+        self._host.copy_(flags, non_blocking=True)
+        self._event = None
+        if flags.device.type != "cpu":
+            self._event = torch.get_device_module(flags.device).Event()
+            self._event.record()
+        for verdict in verdicts:
+            verdict.parcel = self
+
+    def receive(self) -> None:
+        """Make the answers known. Waits for the copy only, not for what the device was given to do after it."""
+        if self._event is not None:
+            self._event.synchronize()
+        settle_all(self._verdicts, self._host)
+
+
+def settle_all(verdicts: list[Verdict], on_host: torch.Tensor) -> None:
+    """Make the answers known from a tensor of the host."""
+    for verdict, found_inf in zip(verdicts, on_host.tolist(), strict=True):
+        verdict.settle(bool(found_inf))
 
 
 class Update:
@@ -65,6 +97,8 @@ class Update:
     of `attempted`, `applied` and `skipped` are False. With a fused optimizer the first of them to be asked for
     fetches the answer from the device; with any other the answer is on the host already.
     """
+
+    __slots__ = ("_combined", "_verdicts", "_without_step")
 
     def __init__(self) -> None:
         self._verdicts: list[tuple[object, Verdict]] = []
