@@ -104,7 +104,10 @@ def overflow(
     check_plot(plot_path)
     plan = Plan(at, rate, seed, rank, optimizer)
     model = read(script_of(command))
-    job = Job("", command, plan, model.names(counters), watch, model.averages, python or sys.executable)
+    names = model.names(counters)
+    job = Job(
+        "", command, plan, names, watch, model.averages, python or sys.executable, shown=("global_step", *counters)
+    )
     wanted = jobs(job, Options(compare, compare_path, compare_rewrite))
     file = JsonFile(json_path) if json_path else None
     comparison = make(wanted, file.write if file else lambda runs: None)
@@ -113,7 +116,7 @@ def overflow(
     exit_code = comparison.exit_code()
     click.echo("\n" + comparison.table(), nl=False)
     if file:
-        file.write(comparison.runs, exit_code, complete=all(run.complete for run in comparison.runs))
+        file.write(comparison.runs, exit_code)
     if plot_path:
         from .plot import draw
 

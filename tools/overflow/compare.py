@@ -14,8 +14,6 @@ from .launch import Finished, Job, describe, run, script_of
 from .table import runs_table, unproven, verdict_lines
 from .verdicts import judge
 
-_SHOWN_COUNTERS = 2
-
 
 @dataclass(frozen=True)
 class Options:
@@ -35,12 +33,19 @@ class Comparison:
 
     def table(self) -> str:
         """The table of all runs with the verdicts below."""
-        names = [name for run in self.runs for name in run.timeline.counters if run.timeline.grows(name)]
-        counters = sorted(dict.fromkeys(names), key=self.runs[0].job.counters.index)[:_SHOWN_COUNTERS]
-        lines = [runs_table([(run.job.name, run) for run in self.runs], counters or ["global_step"]), ""]
+        lines = [runs_table([(run.job.name, run) for run in self.runs], self._columns()), ""]
         for finished in self.runs:
             lines += verdict_lines(finished, judge(finished.timeline))
         return "\n".join([*lines, *self.remarks]) + "\n"
+
+    def _columns(self) -> list[str]:
+        """Counters that are asked for and found; else the first one that only ever went up."""
+        grown = [name for run in self.runs for name in run.timeline.counters if run.timeline.grows(name)]
+        asked = self.runs[0].job.shown
+        found = [name for name in asked if name in grown] or sorted(set(grown), key=self.runs[0].job.counters.index)[
+            :1
+        ]
+        return found or list(asked[:1])
 
     def exit_code(self) -> int:
         """0 if nothing moved on a skipped update in the last run, 1 if something did.

@@ -72,6 +72,7 @@ class Job:
     path: tuple[str, ...] = ()  # folders that come first on the script's sys.path
     environment: Mapping[str, str] = field(default_factory=dict)
     replaced: bytes | None = None  # run this text in place of the script's, under the script's name
+    shown: tuple[str, ...] = ("global_step",)  # counters that get a column of the table, if they are found
     output: int | None = None  # file descriptor for the script's output; None passes it through
 
 

@@ -81,11 +81,12 @@ class JsonFile:
         if not path.absolute().parent.is_dir():
             raise CannotRun(f"--json must name a file in a folder that is there, got {path}")
 
-    def write(self, runs: Sequence[Finished], exit_code: int | None = None, complete: bool = False) -> None:
-        """Write now if it is complete, else at most once a second, and seldom where the file is large."""
+    def write(self, runs: Sequence[Finished], exit_code: int | None = None) -> None:
+        """Write: with an exit code for the last time; without one at most once a second, seldom where it is large."""
         begin = time.monotonic()
-        if not complete and begin < self._next:
+        if exit_code is None and begin < self._next:
             return
+        complete = exit_code is not None and all(run.complete for run in runs)
         content = json.dumps(as_json(runs, complete, exit_code), indent=1, allow_nan=False) + "\n"
         try:
             handle, temporary = tempfile.mkstemp(dir=self.path.absolute().parent, prefix=f".{self.path.name}.")

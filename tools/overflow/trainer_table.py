@@ -48,7 +48,7 @@ def trainer_table(
             name = f"{release} release, {optimizer}"
             on_run(name)
             path = tuple(str(folder) for folder in folders)
-            runs.append(_run(Job(name, (str(SCRIPT), "--optim", optimizer), OVERFLOW, path=path, python=python)))
+            runs.append(observed(Job(name, (str(SCRIPT), "--optim", optimizer), OVERFLOW, path=path, python=python)))
     lines = [f"Trainer, {REQUESTED} updates requested, {OVERFLOW}:", ""]
     lines += [runs_table([(run.job.name, run) for run in runs], ["global_step"]), ""]
     for finished in runs:
@@ -61,7 +61,7 @@ def trainer_table(
     )
 
 
-def _run(job: Job) -> Finished:
+def observed(job: Job) -> Finished:
     """One run whose output is shown only if it fails."""
     with tempfile.TemporaryFile() as output:
         job = Job(**{**vars(job), "output": output.fileno(), "environment": {"HF_HUB_OFFLINE": "1"}})

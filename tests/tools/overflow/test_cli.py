@@ -1,0 +1,111 @@
+"""The verb on the command line: the table, exit codes, files, and what it says of wrong options."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tools.cli import main
+
+LOOP = Path(__file__).parent / "scripts" / "text_to_image.py"
+processes = pytest.mark.processes
+group = pytest.mark.xdist_group("overflow-commands")
+TABLE = """\
+| run                              | attempts | applied updates | EMA calls | final `global_step` | exit code |
+|----------------------------------|---------:|----------------:|----------:|--------------------:|----------:|
+| finite                           |        6 |               6 |         6 |                   6 |         0 |
+| overflow at attempt 4            |        6 |               5 |         6 |                   6 |         0 |
+| overflow at attempt 4, rewritten |        7 |               6 |         6 |                   6 |         0 |
+"""
+
+
+@processes
+@group
+def test_the_table_of_finite_overflow_and_rewritten_runs(overflow, tmp_path: Path, json_schema) -> None:
+    files = ("--json", "run.json", "--plot", "run.png")
+    result = overflow("--at", "4", "--compare-rewrite", *files, "--", LOOP, "--output_dir", "out/{run}")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("trained 6 steps\n" * 3)
+    assert TABLE in result.stdout
+    told = result.stdout.split(TABLE)[1]
+    before, after = told.split("overflow at attempt 4, rewritten\n")
+    for what in ("EMA", "global_step", "progress bar"):
+        assert f"  {what} moved on a skipped update at attempt 4\n" in before
+    assert "  nothing moved on a skipped update\n" in after
+    assert "GradScaler was installed" in after
+    content = json.loads((tmp_path / "run.json").read_text())
+    json_schema(content)
+    assert (content["complete"], content["exit_code"], len(content["runs"])) == (True, 0, 3)
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["finite", "overflow", "patched"]
+    assert "[overflow at attempt 4] attempt 4 skipped" in result.stderr
+
+
+@processes
+@group
+def test_a_gate_without_a_reset_is_told_by_its_loss_window(overflow, tmp_path: Path) -> None:
+    head, tail = LOOP.read_text().rsplit("if accelerator.sync_gradients:", 1)
+    test = "if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:"
+    (tmp_path / "gated.py").write_text(head + test + tail)
+    result = overflow("--at", "4", "--", "gated.py")
+    assert result.returncode == 1, result.stderr
+    assert "  loss window of step 4 holds two windows: train_loss 2." in result.stdout
+    assert "moved on a skipped update" not in result.stdout
+
+
+@processes
+@group
+def test_a_run_that_is_killed_leaves_what_was_seen(overflow, tmp_path: Path, json_schema) -> None:
+    result = overflow("--at", "2", "--json", "run.json", "--", LOOP, "--die_at", "3")
+    assert result.returncode == 128 + signal.SIGKILL
+    assert "killed by SIGKILL" in result.stdout
+    content = json.loads((tmp_path / "run.json").read_text())
+    json_schema(content)
+    assert (content["complete"], content["runs"][0]["complete"]) == (False, False)
+    outcomes = [attempt["outcome"] for attempt in content["runs"][0]["attempts"]]
+    assert outcomes == ["applied", "skipped", "applied"]
+
+
+WRONG = {
+    "no script": (["--at", "4"], "a script must follow"),
+    "a script that is not there": (["--", "missing.py"], "the script must be a file"),
+    "a shell script": (["--", "train.sh"], "must be a Python file"),
+    "attempt 0": (["--at", "0", "--", "train.py"], "whole numbers from 1"),
+    "an attempt that is no number": (["--at", "2,x", "--", "train.py"], "got x"),
+    "a rate above 1": (["--rate", "1.5", "--", "train.py"], "1.5"),
+    "a negative rank": (["--rank", "-1", "--", "train.py"], "-1"),
+    "a watch without a class": (["--watch", "module", "--", "train.py"], "module:Class.method"),
+    "a comparison without an overflow": (["--compare-rewrite", "--", "train.py"], "must have an overflow"),
+    "two comparisons": (["--at", "1", "--compare-rewrite", "--compare", "x.py", "--", "train.py"], "one of"),
+    "a patched script that is not there": (["--at", "1", "--compare", "x.py", "--", "train.py"], "which is no file"),
+    "a patched folder that is not there": (["--at", "1", "--compare-path", "x", "--", "train.py"], "must be a folder"),
+    "a figure of another kind": (["--plot", "run.txt", "--", "train.py"], ".png, .svg or .pdf"),
+    "a figure in no folder": (["--plot", "none/run.png", "--", "train.py"], "in a folder that is there"),
+    "a JSON in no folder": (["--json", "none/run.json", "--", "train.py"], "in a folder that is there"),
+    "a script that does not parse": (["--at", "1", "--compare-rewrite", "--", "broken.py"], "broken.py:1"),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), WRONG.values(), ids=WRONG)
+def test_wrong_options_are_told_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("raise SystemExit('this must not run')\n")
+    (tmp_path / "broken.py").write_text("if accelerator.sync_gradients\n    optimizer.step()\n")
+    (tmp_path / "train.sh").write_text("exit 1\n")
+    result = CliRunner().invoke(main, ["overflow", *words])
+    assert result.exit_code == 2, result.output
+    assert said in result.output
+    assert "this must not run" not in result.output
+
+
+def test_help_teaches_with_examples() -> None:
+    result = CliRunner().invoke(main, ["overflow", "--help"])
+    assert result.exit_code == 0
+    assert "overflow --at 4 --compare-rewrite -- train.py" in result.output
+    assert "Exit codes: 0 nothing moved on a skipped update" in result.output

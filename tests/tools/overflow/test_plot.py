@@ -1,0 +1,79 @@
+"""The figure: what stands in its rows, what is marked, and that it is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.overflow.curves import ahead, together
+from tools.overflow.launch import Finished, Job, Plan
+from tools.overflow.plot import draw, rows_of
+
+
+def run(story, name: str = "overflow") -> Finished:
+    return Finished(Job(name, ("train.py",), Plan(at=(2,))), 0, {0: story.timeline})
+
+
+def unguarded(story):
+    told = story().attempt(scale=[65536.0, 65536.0]).average().scheduler().bar().counter(0).counter(1).log(1)
+    told.skip(scale=[65536.0, 32768.0]).scheduler(0).average(moved=True).bar().counter(2).log(2).save("checkpoint-2")
+    return told.attempt(scale=[32768.0, 32768.0]).average().scheduler().bar().counter(3).log(3).save("checkpoint-3")
+
+
+def test_a_row_for_each_thing_with_what_it_counted(story) -> None:
+    rows = {row.title: row for row in rows_of(unguarded(story).timeline)}
+    assert rows["weights"].cells == {1: "1", 3: "2"}
+    assert rows["EMA"].cells == {1: "1", 2: "2", 3: "3"}
+    assert rows["scheduler"].cells == {1: "1", 3: "2"}
+    assert rows["global_step"].cells == {1: "1", 2: "2", 3: "3"}
+    assert rows["checkpoint"].cells == {2: "2", 3: "3"}
+    assert rows["loss scale"].cells == {1: "$2^{16}$", 2: "$2^{15}$"}
+    assert rows["weights"].total == "2 updates"
+
+
+def test_what_moved_on_a_skipped_update_is_marked(story) -> None:
+    rows = {row.title: row for row in rows_of(unguarded(story).timeline)}
+    marked = {title: row.wrong for title, row in rows.items() if row.wrong}
+    assert marked == {
+        "EMA": {2},
+        "progress bar": {2},
+        "global_step": {2},
+        "logged step": {2},
+        "checkpoint": {2, 3},
+    }
+
+
+def test_a_loss_that_holds_two_windows_is_marked_where_it_was_logged(story) -> None:
+    told = story().attempt().log(1, loss=1.0).attempt(losses=(1.2,)).log(2, loss=1.2)
+    told.skip().attempt().log(3, loss=2.0)
+    rows = {row.title: row for row in rows_of(told.timeline)}
+    assert rows["logged step"].wrong == {4}
+
+
+def test_things_that_a_script_does_not_have_are_left_out(story) -> None:
+    assert [row.title for row in rows_of(story().attempt().skip().timeline)] == ["weights"]
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+def test_the_figure_is_drawn_in_the_format_of_its_name(story, tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"figure.{suffix}"
+    draw([run(unguarded(story), "finite"), run(unguarded(story))], path)
+    heads = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
+    assert path.read_bytes().startswith(heads[suffix])
+
+
+def test_an_empty_run_and_a_long_one_can_be_drawn(story, tmp_path: Path) -> None:
+    long = story().counter(0)
+    for number in range(1, 101):
+        (long.skip() if number % 10 == 0 else long.attempt()).counter(number)
+    draw([run(story()), run(long)], tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+
+
+def test_curves_say_how_far_a_thing_runs_ahead_of_the_applied_updates(story) -> None:
+    curves = ahead(unguarded(story).timeline)
+    assert curves["EMA calls"] == [0, 1, 1]
+    assert curves["scheduler steps"] == [0, 0, 0]
+    assert curves["global_step"] == [0, 1, 1]
+    assert list(together(curves)) == ["EMA calls, progress bar, global_step: +1", "scheduler steps"]
