@@ -41,8 +41,14 @@ class Flags:
         self._accelerators: dict[Scope, str | None] = {}
         self.variable = _free_name(flow.script.source.text)
 
-    def find(self, node: ast.stmt, state: State, test: Test | None, accelerator: str | None) -> Flag | Refusal:
-        """The flag for a place whose own test is `test`; `accelerator` is the text that its guard reads, if any."""
+    def find(
+        self, node: ast.stmt, state: State, test: Test | None, accelerator: str | None, follows_count: bool = False
+    ) -> Flag | Refusal:
+        """The flag for a place whose own test is `test`; `accelerator` is the text that its guard reads, if any.
+
+        A place that `follows_count` has business only when a counter has moved; another one may count batches, and a
+        condition that picks batches by their number is then no part of its test.
+        """
         scope = self.script.places[node].scope
         if scope in self.flow.too_many_paths:
             return Refusal("too-many-paths", "too many different ways lead here to tell which optimizer stepped")
@@ -58,7 +64,7 @@ class Flags:
         raw = [site for site in sites if self.objects.is_prepared(site.who) is False]
         if raw:
             return unprepared(raw[0])
-        condition = self._condition(paths, node)
+        condition = self._condition(paths, node, follows_count)
         if isinstance(condition, Refusal):
             return condition
         owner = self._accelerator(scope, sites, accelerator)
@@ -120,7 +126,7 @@ class Flags:
     def _is_counted(self, site: StepSite) -> bool:
         return self.counted in (site.owner, site.who.key)
 
-    def _condition(self, paths: list[Path], node: ast.stmt) -> str | None | Refusal:
+    def _condition(self, paths: list[Path], node: ast.stmt, follows_count: bool) -> str | None | Refusal:
         """What must also hold where some paths make no attempt: nothing, a clause, or no way to say it."""
         idle = [path for path in paths if not path.steps]
         if not idle:
@@ -128,6 +134,8 @@ class Flags:
         busy = [path for path in paths if path.steps]
         for condition in set.intersection(*(set(path.conditions) for path in busy)):
             opposite = [c for path in idle for c in path.conditions if c == _flipped(condition)]
+            if self._is_turn(condition) and not follows_count:
+                break
             if len(opposite) == len(idle) and self._is_stable(condition, node):
                 if re.search(r"hasattr", ast.dump(condition.node)):
                     return None
@@ -138,6 +146,18 @@ class Flags:
             f"the step of line {line} is not always made (a condition of the script's own); "
             "where it is not, the flag keeps the answer of an earlier attempt. Note whether "
             "it was made, and test that here too",
+        )
+
+    def _is_turn(self, condition: Condition) -> bool:
+        """Whether a condition picks some of the batches by number, so that what stands here counts them all."""
+        name = key(condition.node)
+        scope = self.script.places[condition.statement].scope
+        values = [item.value for item in self.script.bindings(scope, name)] if name is not None else [condition.node]
+        return any(
+            isinstance(item, ast.BinOp) and isinstance(item.op, ast.Mod)
+            for value in values
+            if value is not None
+            for item in ast.walk(value)
         )
 
     def _accelerator(self, scope: Scope, sites: list[StepSite], guard: str | None) -> str | Refusal:

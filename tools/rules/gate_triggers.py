@@ -113,7 +113,7 @@ def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
 
 
 def _flag(work: Work, node: ast.stmt, state: State, kind: str) -> Flag | None:
-    found = work.flags.find(node, state, None, None)
+    found = work.flags.find(node, state, None, None, follows_count=True)
     if isinstance(found, Refusal):
         work.refuse(node, kind, found)
         return None

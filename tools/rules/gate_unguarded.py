@@ -54,7 +54,9 @@ def _gate(work: Work, block: Block) -> None:
     block.statements = [node for node in block.statements if not _is_range_bound(work, block, node)]
     if not block.statements:
         return
-    block.node = block.statements[0]
+    block.node = only = block.statements[0]
+    if len(block.statements) == 1 and isinstance(only, ast.If):
+        block.test = work.flow.tests[only]  # may be the very test that the step stands under
     kind = block.role.value
     by_modulo = is_by_modulo(work, block)
     if block.state.sync is None and work.objects.accumulation == "maybe" and not by_modulo:

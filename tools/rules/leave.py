@@ -23,9 +23,11 @@ import re
 
 from ..loop.blocks import Block, Role
 from ..loop.obstacles import Refusal
+from ..loop.script import Scope
 from ..loop.tree import calls_of, within
 from ..site import Outcome
 from ..work import Work
+from .tails import is_by_modulo
 
 _LEFT = {
     Role.CLIP: (
@@ -94,7 +96,7 @@ def leave(work: Work) -> None:
 def _asks_boundary(work: Work, block: Block) -> bool:
     """Whether a test on the flag runs, or holds, at boundaries only."""
     test = block.test
-    if block.state.sync or work.objects.accumulation != "maybe" or test is None:
+    if block.state.sync or work.objects.accumulation != "maybe" or test is None or is_by_modulo(work, block):
         return True
     return any(item.kind in ("sync", "mixed") for item in test.clauses) or not _does_bookkeeping(work, block)
 
@@ -146,20 +148,17 @@ def _no_step(work: Work, block: Block) -> None:
     if not _does_bookkeeping(work, block):
         work.warn(block.node, block.role.value, "boundary", "does nothing that has to do with an applied update")
         return
-    hooks = [scope for scope in work.flow.stepping if scope.is_function and not work.script.calls(scope)]
-    for scope in hooks:
-        name = scope.name
-        use = re.search(rf"(?<!def )\b{re.escape(name)}\b(?!\s*\()", work.source.text)
-        if use is not None and scope is not block.scope:
-            line = work.source.text.count("\n", 0, use.start()) + 1
-            sites = ", ".join(f"`{site.owner}`" for site in work.flow.steps if site.scope is scope)
+    for scope in work.flow.stepping:
+        line = _hook_line(work, scope)
+        if line is not None and scope is not block.scope:
+            steps = ", ".join(f"`{site.owner}`" for site in work.flow.steps if site.scope is scope)
             work.refuse(
                 block.node,
                 block.role.value,
                 Refusal(
                     "step-in-hook",
-                    f"{sites} step(s) in `{name}`, which is handed on as a hook in line {line}: fused "
-                    "backward pass, no single applied/skipped answer",
+                    f"{steps} step(s) in `{scope.name}`, which line {line} hands on as a hook: fused backward pass, "
+                    "no single applied/skipped answer",
                 ),
             )
             return
@@ -172,6 +171,18 @@ def _no_step(work: Work, block: Block) -> None:
             "would tell about an earlier attempt, or about none",
         ),
     )
+
+
+def _hook_line(work: Work, scope: Scope) -> int | None:
+    """The line that hands a function on as a hook, if one does."""
+    if not scope.is_function or work.script.calls(scope):
+        return None
+    for use in re.finditer(rf"(?<!def )\b{re.escape(scope.name)}\b(?!\s*\()", work.source.text):
+        line = work.source.text.count("\n", 0, use.start()) + 1
+        text = work.source.text[work.source.line_starts[line - 1] : work.source.line_end(line)]
+        if "hook" in text.replace(scope.name, "", 1) or "hook" in scope.name:
+            return line
+    return None
 
 
 def _does_bookkeeping(work: Work, block: Block) -> bool:

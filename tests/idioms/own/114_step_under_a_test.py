@@ -13,7 +13,7 @@ def main():
         with accelerator.accumulate(model):
             loss = model(batch)
             accelerator.backward(loss)
-            finite = batch % 5 != 3
+            finite = batch not in (3, 8)
             if finite:
                 optimizer.step()
                 lr_scheduler.step()
