@@ -120,11 +120,12 @@ class _Mapped:
     def __init__(self, path: Path, tensors: Iterable[torch.Tensor]):
         self._read = 0
         self._ranges: list[tuple[int, int]] = []
+        name = str(path.resolve())
         places = [tensor.data_ptr() for tensor in tensors if tensor.numel()]
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/maps").read_text().splitlines():
                 fields = line.split(maxsplit=5)
-                if len(fields) == 6 and fields[5] == str(path.resolve()):
+                if len(fields) == 6 and fields[5] == name:
                     start, stop = (int(number, 16) for number in fields[0].split("-"))
                     if any(start <= place < stop for place in places):
                         self._ranges.append((start, stop - start))
