@@ -45,6 +45,22 @@ def claim(directory: Path, owner: Owner, reached: int, set_aside: bool = False) 
         raise NotADirectoryError(f"snapshots need a folder, {directory} is a file")
     directory.mkdir(parents=True, exist_ok=True)
     remove_leftovers(directory)
+    later, strange = _in_the_way(directory, owner, reached)
+    if strange and not set_aside:
+        listed = "\n  ".join(f"{path}: {reason}" for path, reason in strange.items())
+        raise SnapshotError(
+            f"{directory} holds snapshots that must not mix with those of this run. Use another folder, or "
+            f"set_aside=True to move them to {SET_ASIDE}/:\n  {listed}"
+        )
+    moved = move_aside(directory, [*later, *strange])
+    if later:
+        text = "%s: %d files from after t = %d, or without those of other ranks; moved to %s"
+        log.warning(text, directory, len(later), reached, moved[0].parent)
+    return moved
+
+
+def _in_the_way(directory: Path, owner: Owner, reached: int) -> tuple[list[Path], dict[Path, str]]:
+    """Files of a course that was given up; and files that do not belong here, each with the reason."""
     later, strange = [], {}
     for path in sorted(directory.iterdir()):
         if not NAME.fullmatch(path.name):
@@ -54,23 +70,13 @@ def claim(directory: Path, owner: Owner, reached: int, set_aside: bool = False) 
             continue
         try:
             reason = _differs(_one_file(path), owner)
-            if reason is None and int(path.name.split("-")[0]) > reached:
-                later.append(path)
         except SnapshotError as error:
             reason = str(error).removeprefix(f"{path} ")
         if reason is not None:
             strange[path] = reason
-    if strange and not set_aside:
-        listed = "\n  ".join(f"{path}: {reason}" for path, reason in strange.items())
-        raise SnapshotError(
-            f"{directory} holds snapshots that must not mix with those of this run. Use another folder, or "
-            f"set_aside=True to move them to {SET_ASIDE}/:\n  {listed}"
-        )
-    moved = move_aside(directory, [*later, *strange])
-    if later:
-        log.warning("%s: %d files from after t = %d, or without those of other ranks; moved to %s",
-                    directory, len(later), reached, moved[0].parent)  # fmt: skip
-    return moved
+        elif int(path.name.split("-")[0]) > reached:
+            later.append(path)
+    return later, strange
 
 
 def move_aside(directory: Path, paths: Iterable[Path]) -> list[Path]:

@@ -117,31 +117,25 @@ def _write_gathered(
     parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype
 ) -> tuple[list[StreamFile], Exception | None]:
     """Files of whole tensors on the first process, finished or with the error. All processes take part to the end."""
-    files: list[StreamFile] = []
-    error: Exception | None = None
-    is_first = distributed.rank() == 0
     like = parameters.given | parameters.copied()
+    slots = _slots(parameters, like, dtype)
+    is_first, files, errors = distributed.rank() == 0, [], []  # type: ignore[var-annotated]
+
+    def attempt(action: Callable[[], object]) -> None:
+        if is_first and not errors:
+            try:
+                action()
+            except Exception as error:
+                errors.append(error)
+
     for job in jobs:
-        contents = _contents(parameters, job)
-        slots = _slots(parameters, like, dtype)
-        try:
-            if is_first and error is None:
-                files.append(StreamFile(job.path, slots, _metadata(parameters, job, dtype)))
-        except Exception as caught:
-            error = caught
+        contents, metadata = _contents(parameters, job), _metadata(parameters, job, dtype)
+        attempt(lambda path=job.path, m=metadata: files.append(StreamFile(path, slots, m)))  # type: ignore[misc]
         for slot in slots:
             tensor = distributed.whole(distributed.local(contents[slot.name]), like[slot.name])
-            try:
-                if is_first and error is None:
-                    files[-1].add(tensor)
-            except Exception as caught:
-                error = caught
-        try:
-            if is_first and error is None:
-                files[-1].finish()
-        except Exception as caught:
-            error = caught
-    return files, error
+            attempt(lambda tensor=tensor: files[-1].add(tensor))  # type: ignore[misc]
+        attempt(lambda: files[-1].finish())
+    return files, errors[0] if errors else None
 
 
 def _publish(files: Sequence[StreamFile]) -> None:

@@ -40,8 +40,8 @@ def thin(
     """Remove the snapshots that are missed least, one average at one time after another.
 
     Each time that one goes whose loss raises the largest expected error over the wanted range least, for an average
-    that ends at the last snapshot. Those of the last time stay. That takes from the middle: the first ones carry the
-    wide averages, the last ones the narrow ones.
+    that ends at the last snapshot; those of the last time stay. The first ones carry the wide averages, the last ones
+    the narrow ones, so that it is the middle that gets thinner.
 
     Args:
         max_error: go on as long as the expected error, as a fraction of the distance from the model's own weights,
@@ -52,10 +52,7 @@ def thin(
     Raises: ValueError unless `max_error` or `keep` is given, or if more than `max_error` is expected already;
         SnapshotError if the folder holds no snapshots, or those of several runs.
     """
-    if (max_error is None) == (keep is None):
-        raise ValueError(f"give either `max_error` or `keep`, got max_error={max_error} and keep={keep}")
-    if not 0 < wanted[0] <= wanted[1] <= MAX_SIGMA_REL:
-        raise ValueError(f"`wanted` must be two rising widths in (0, {MAX_SIGMA_REL:.4f}], got {wanted}")
+    _check(max_error, keep, wanted)
     found = _snapshots_of_one_run(Path(directory))
     widths = [gamma_from_sigma_rel(float(width)) for width in np.geomspace(*wanted, NUM_WANTED)]
     kept, before = list(found), _worst_error(found, widths)
@@ -72,12 +69,20 @@ def thin(
         kept.remove(candidate)
         removed.append(candidate)
         after = error
-    size = sum(path.stat().st_size for snapshot in removed for path in snapshot.paths)
-    if not dry_run:
-        for snapshot in removed:
-            for path in reversed(snapshot.paths):  # the first rank's last: what is listed is whole
-                path.unlink()
+    paths = [
+        path for snapshot in removed for path in reversed(snapshot.paths)
+    ]  # the file that a set is listed by last
+    size = sum(path.stat().st_size for path in paths)
+    for path in [] if dry_run else paths:
+        path.unlink()
     return Thinning(tuple(removed), tuple(kept), before, after, size)
+
+
+def _check(max_error: float | None, keep: int | None, wanted: tuple[float, float]) -> None:
+    if (max_error is None) == (keep is None):
+        raise ValueError(f"give either `max_error` or `keep`, got max_error={max_error} and keep={keep}")
+    if not 0 < wanted[0] <= wanted[1] <= MAX_SIGMA_REL:
+        raise ValueError(f"`wanted` must be two rising widths in (0, {MAX_SIGMA_REL:.4f}], got {wanted}")
 
 
 def _snapshots_of_one_run(directory: Path) -> list[Snapshot]:
