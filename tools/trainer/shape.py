@@ -101,7 +101,7 @@ def imported(source: Source, module: str) -> Edit:
     """Puts `import module` where it belongs among the plain imports at the top, in the order of the alphabet."""
     imports = [node for node in source.tree.body if isinstance(node, ast.Import) and not node.names[0].asname]
     if any(node.names[0].name == module for node in imports):
-        raise ShapeError(f"`{module}` is imported already")
+        raise ShapeError(f"`{module}` must not be imported yet")
     later = [node for node in imports if node.names[0].name > module]
     if not later:
         raise ShapeError(f"there must be a plain import behind which `import {module}` does not belong")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import accelerate
 import pytest
 import transformers
 
@@ -17,5 +18,6 @@ def own_folder(tmp_path, monkeypatch):
     logger.handlers[:] = before
 
 
-def pytest_report_header() -> str:
-    return f"transformers {transformers.__version__} from {transformers.__file__}"
+def pytest_terminal_summary(terminalreporter) -> None:
+    for package in (transformers, accelerate):
+        terminalreporter.write_line(f"{package.__name__} {package.__version__} from {package.__file__}")
