@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import accelerate_ext
+from accelerate_ext.ema import EMA, PostHocEMA
 
 transformers = pytest.importorskip("transformers", reason="needs the package transformers")
 
@@ -210,3 +211,20 @@ def test_an_attached_accelerator_counts_the_same(make):
 def test_options_that_make_no_sense_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         accelerate_ext.AppliedStepCallback(**options)
+
+
+@pytest.mark.parametrize(
+    "make_average", [lambda model: EMA(model, decay=0.9), lambda model: PostHocEMA(model, (0.05, 0.1))]
+)
+def test_the_averages_of_this_package_go_through_a_training_and_a_resume(make, tmp_path, make_average):
+    model = new_model()
+    ema = make_average(model)
+    make(accelerate_ext.AppliedStepCallback(ema=ema), [1], model=model).train()
+    assert ema.step == 5
+    model = new_model()
+    later = make_average(model)
+    resumed = make(accelerate_ext.AppliedStepCallback(ema=later), model=model)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
+    assert later.step == 5
+    for one, other in zip(ema.state_dict()["averages"], later.state_dict()["averages"], strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).with_name("examples") / "custom_loop.py"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "custom_loop.py"
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -103,4 +103,4 @@ def test_backward_on_the_loss_is_noticed(ranks):
 
 def test_an_average_travels_in_the_checkpoint(ranks):
     for rank in ranks:
-        assert rank["average"] == {"t": 2, "same": True}
+        assert rank["average"] == {"step": 3, "moved": True, "same": True}

@@ -70,12 +70,27 @@ def summary(accelerator, model, optimizer):
 
 
 def main():
+    results = finite()
+    results |= overflow_and_checkpoint()
+    accelerator, model, optimizer = make(accumulation=2)
+    results["accumulated"] = train(accelerator, model, optimizer, bad=(1,), window="attempt")
+    results["after accumulation"] = summary(accelerator, model, optimizer)
+    results |= refusals()
+    results |= attached()
+    (OUT / "result.json").write_text(json.dumps(results))
+
+
+def finite():
     results = {}
     for name, cls in (("plain", accelerate.Accelerator), ("ours", accelerate_ext.Accelerator)):
         accelerator, model, optimizer = make(cls)
         train(accelerator, model, optimizer)
         results[f"finite {name}"] = [parameter.detach().float().tolist() for parameter in model.parameters()]
+    return results
 
+
+def overflow_and_checkpoint():
+    results = {}
     accelerator, model, optimizer = make()
     results["seen"] = train(accelerator, model, optimizer, bad=(0, 3), window="attempt")
     results["after"] = summary(accelerator, model, optimizer)
@@ -91,11 +106,11 @@ def main():
     accelerator, model, optimizer = make()
     accelerator.load_state(str(OUT / "checkpoint"))
     results["loaded"] = summary(accelerator, model, optimizer)
+    return results
 
-    accelerator, model, optimizer = make(accumulation=2)
-    results["accumulated"] = train(accelerator, model, optimizer, bad=(1,), window="attempt")
-    results["after accumulation"] = summary(accelerator, model, optimizer)
 
+def refusals():
+    results = {}
     accelerator, model, optimizer = make(max_consecutive_skips=3)
     try:
         train(accelerator, model, optimizer, batches=9, bad=range(9))
@@ -105,14 +120,16 @@ def main():
         make(skip_nonfinite=True)
     except ValueError as error:
         results["guard"] = str(error)
+    return results
 
+
+def attached():
     accelerator, model, optimizer = make(accelerate.Accelerator)
     accelerate_ext.attach(accelerator)
     train(accelerator, model, optimizer, bad=(1,))
-    results["attached"] = summary(accelerator, model, optimizer)["counts"]
+    counts = summary(accelerator, model, optimizer)["counts"]
     accelerate_ext.detach(accelerator)
-    results["detached"] = [type(accelerator).__module__, type(optimizer).__name__]
-    (OUT / "result.json").write_text(json.dumps(results))
+    return {"attached": counts, "detached": [type(accelerator).__module__, type(optimizer).__name__]}
 
 
 def run_on_any_cpu():

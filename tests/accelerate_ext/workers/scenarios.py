@@ -19,6 +19,7 @@ from torch import nn
 
 import accelerate_ext
 from accelerate_ext import RankDisagreementError
+from accelerate_ext.ema import EMA
 
 KIND, OUT = sys.argv[1], Path(sys.argv[2])
 RANK = int(os.environ["RANK"])
@@ -166,31 +167,27 @@ def raw_backward():
 
 
 def average():
-    """An average of whole weights travels in the checkpoint."""
+    """An average of the weights travels in the checkpoint, sharded or not."""
     accelerator = make_accelerator()
     model, optimizer, scheduler = prepare(accelerator)
-    last = Last(model)
-    accelerator.register_average(last)
-    train(accelerator, model, optimizer, scheduler, updates=2)
-    last.update(accelerator.applied_step)
+    ema = EMA(model, decay=0.5)
+    accelerator.register_average(ema)
+    for _ in range(3):
+        train(accelerator, model, optimizer, scheduler, updates=1)
+        ema.update(accelerator.applied_step)
+    before = whole_averages(ema, model)
     accelerator.save_state(str(OUT / "with average"))
-    last.values, last.t = [], 0
+    train(accelerator, model, optimizer, scheduler, updates=1)
+    ema.update(accelerator.applied_step)
+    moved = whole_averages(ema, model) != before
     accelerator.load_state(str(OUT / "with average"))
-    return {"t": last.t, "same": [v.tolist() for v in last.values] == weights(model)}
+    ema.update(accelerator.applied_step)  # seen already: changes nothing
+    return {"step": ema.step, "moved": moved, "same": whole_averages(ema, model) == before}
 
 
-class Last:
-    def __init__(self, model):
-        self.model, self.values, self.t = model, [], 0
-
-    def update(self, t):
-        self.t = t
-
-    def state_dict(self):
-        return {"t": self.t, "values": [torch.tensor(weight) for weight in weights(self.model)]}
-
-    def load_state_dict(self, state):
-        self.t, self.values = state["t"], state["values"]
+def whole_averages(ema, model):
+    with ema.averaged_weights():
+        return weights(model)
 
 
 def main():
