@@ -113,7 +113,7 @@ def _conflicts(made: Generated, recorded: Mapping[str, bytes]) -> dict[str, str]
             try:
                 clean.apply_exactly(recorded[name])
             except GitError as error:
-                conflicts[name] = f"does not apply: {str(error).splitlines()[-1]}"
+                conflicts[name] = f"does not apply: {error.said}"
     return conflicts
 
 

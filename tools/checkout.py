@@ -29,7 +29,11 @@ _IN_PROGRESS = {
 
 
 class GitError(CannotRun):
-    """A git command that failed, with what it said."""
+    """A git command that failed; `said` is what git itself had to say."""
+
+    def __init__(self, message: str, said: str = "") -> None:
+        super().__init__(f"{message}: {said}" if said else message)
+        self.said = said
 
 
 def git(root: Path, *args: str, env: Mapping[str, str] | None = None, stdin: bytes | None = None) -> bytes:
@@ -50,7 +54,7 @@ def git(root: Path, *args: str, env: Mapping[str, str] | None = None, stdin: byt
         raise GitError(f"git and the folder {root} must both be there: {error}") from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).decode(errors="replace").strip()
-        raise GitError(f"`git {' '.join(args[:6])}` failed in {root}: {said}")
+        raise GitError(f"`git {' '.join(args[:6])}` failed in {root}", said)
     return done.stdout
 
 
@@ -144,7 +148,9 @@ def repository(folder: Path) -> Path:
     try:
         top = git(folder, "rev-parse", "--show-cdup").decode().strip()
     except GitError as error:
-        raise CannotRun(f"the source must be a git checkout, got {folder}, which git does not know: {error}") from None
+        raise CannotRun(
+            f"the source must be a git checkout, got {folder}, which git does not know: {error.said}"
+        ) from None
     if top:
         raise CannotRun(
             f"the source must be the root of a git checkout, got {folder}, which lies inside one; go up {top}"
@@ -169,7 +175,7 @@ def fetch_commit(url: str, commit: str, folder: Path) -> Path:
     try:
         git(folder, *slow, "fetch", "--quiet", "--no-tags", "--depth=1", url, commit)
     except GitError as error:
-        raise Unavailable(f"{url} could not be fetched: {str(error).splitlines()[-1]}") from None
+        raise Unavailable(f"{url} could not be fetched: {error.said or error}") from None
     return folder
 
 
