@@ -1,0 +1,65 @@
+"""Every output that a document shows is what its command prints today. UPDATE_DOCUMENTS=1 writes it anew."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
+PROGRAMS = {"python": [sys.executable], "accelerate-ext": [sys.executable, "-m", "accelerate_ext.cli"]}
+
+
+def output_of(command: str, folder: Path) -> str:
+    """What a shown command writes to stdout, run in a folder that looks like the repository."""
+    program, *arguments = shlex.split(command)
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "COLUMNS": "100",
+    }
+    run = subprocess.run(
+        [*PROGRAMS[program], *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode in (0, 1), f"{command} ended with {run.returncode}:\n{run.stderr[-3000:]}"
+    return run.stdout
+
+
+def run_block(block: str, folder: Path) -> str:
+    """The block as it should read: each command, and below it what it prints."""
+    commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
+    return "".join(f"$ {command}\n{output_of(command, folder)}" for command in commands)
+
+
+@pytest.mark.processes
+@pytest.mark.xdist_group("documents")
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[path.stem for path in DOCUMENTS])
+def test_shown_outputs_are_what_the_commands_print(document: Path, tmp_path: Path) -> None:
+    for name in ("accelerate_ext", "docs", "patches", "tests", "tools"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    text = document.read_text(encoding="utf-8")
+    printed = BLOCK.sub(lambda match: f"```console\n{run_block(match.group(1), tmp_path)}```", text)
+    if os.environ.get("UPDATE_DOCUMENTS"):
+        document.write_text(printed, encoding="utf-8")
+    assert printed == text
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[path.stem for path in DOCUMENTS])
+def test_links_lead_somewhere(document: Path) -> None:
+    links = LINK.findall(document.read_text(encoding="utf-8"))
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_the_readme_shows_every_kind_of_command() -> None:
+    blocks = "".join(BLOCK.findall((ROOT / "README.md").read_text(encoding="utf-8")))
+    for command in ("tools rewrite", "tools overflow", "python docs/examples", "accelerate-ext ema"):
+        assert command in blocks
