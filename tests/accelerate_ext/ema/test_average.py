@@ -481,3 +481,29 @@ def test_a_finite_run_trains_the_same_with_and_without_averages():
                 ema.update(step)
         results.append(model.state_dict())
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+def test_an_average_that_is_made_in_the_middle_of_a_run_starts_as_the_model():
+    model = small_model()
+    ema = PostHocEMA(model)
+    walk(model, torch.Generator().manual_seed(1))
+    ema.update(5001)
+    for width in ema.sigma_rel:
+        assert all(
+            torch.equal(average, dict(model.named_parameters())[n]) for n, average in ema.averages(width).items()
+        )
+    assert ema.t == 5001
+
+
+def test_numbers_and_tensors_may_take_turns():
+    model, other = small_model(), small_model()
+    mixed, plain = PostHocEMA(model), PostHocEMA(other)
+    run(other, plain, 12)
+    generator = torch.Generator().manual_seed(1)
+    for step in range(1, 13):
+        walk(model, generator)
+        mixed.update(torch.tensor(step) if step % 3 else step)
+    assert mixed.t == 12
+    for width in (0.05, 0.10):
+        for name, average in plain.averages(width).items():
+            torch.testing.assert_close(mixed.averages(width)[name], average, rtol=1e-6, atol=1e-6)

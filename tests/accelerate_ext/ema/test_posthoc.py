@@ -268,6 +268,22 @@ def test_a_folder_with_a_damaged_snapshot_is_refused_naming_it(tmp_path):
         again.snapshot(tmp_path)
 
 
+def test_a_part_without_those_of_the_other_ranks_is_set_aside(tmp_path):
+    _, ema = trained(run="a", steps=3)
+    path = ema.snapshot(tmp_path)[0]
+    part = path.rename(tmp_path / "000000000003-0.050000.rank00001-of-00002.safetensors")
+    again = PostHocEMA(Net())
+    again.load_state_dict(ema.state_dict())
+    again.update(4)
+    again.snapshot(tmp_path)
+    assert (tmp_path / "set-aside" / "1" / part.name).exists()
+    assert [(snapshot.t, snapshot.sigma_rel) for snapshot in list_snapshots(tmp_path)] == [
+        (3, 0.1),
+        (4, 0.05),
+        (4, 0.1),
+    ]
+
+
 def test_other_files_in_the_folder_are_left_alone(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"not ours")
     (tmp_path / "notes.txt").write_text("kept")
