@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.codes import CODES
+
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -57,6 +59,17 @@ def test_shown_outputs_are_what_the_commands_print(document: Path, tmp_path: Pat
 def test_links_lead_somewhere(document: Path) -> None:
     links = LINK.findall(document.read_text(encoding="utf-8"))
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_the_table_of_codes_is_that_of_the_tools() -> None:
+    document = ROOT / "docs" / "rewriter.md"
+    rows = "\n".join(f"| `{code}` | {meaning} |" for code, meaning in CODES.items())
+    table = f"<!-- codes -->\n| code | meaning |\n|---|---|\n{rows}\n<!-- end of codes -->"
+    text = document.read_text(encoding="utf-8")
+    wanted = re.sub(r"<!-- codes -->.*<!-- end of codes -->", lambda match: table, text, flags=re.DOTALL)
+    if os.environ.get("UPDATE_DOCUMENTS"):
+        document.write_text(wanted, encoding="utf-8")
+    assert wanted == text
 
 
 def test_the_readme_shows_every_kind_of_command() -> None:
