@@ -68,7 +68,7 @@ def check(upstream: Upstream, tree: Tree, folder: Path) -> list[Verdict]:
     for name in upstream.series:
         place = store.folder_of(folder, upstream.name, upstream.base, name)
         if not (place / store.ORDER).is_file():
-            message = f"not recorded: python -m tools generate {upstream.name} --series {name} --record"
+            message = f"not recorded: python -m tools generate {upstream.name} --all --record"
             verdicts.append(Verdict(upstream.name, name, store.ORDER, State.STALE, message))
             continue
         made = generate(upstream, tree, name)

@@ -37,7 +37,7 @@ def _commands(upstream: Upstream, tree: Tree, series: Series) -> str:
     below = [f"`{name}`" for name in upstream.chain(series.name)[:-1]]
     stands = f"\nIt stands on {' and '.join(below)}: those come first. `apply` sees to it." if below else ""
     return f"""\
-## Commands
+## Making these patches again, and applying them
 
     python -m tools generate {upstream.name}{source}{where} --series {series.name}
     python -m tools apply {upstream.name} --to CHECKOUT --series {series.name}

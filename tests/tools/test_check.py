@@ -76,7 +76,7 @@ def test_a_series_that_was_never_recorded_is_stale(sample, tmp_path):
     found = states(sample, tmp_path)
     assert found["first/series"] == (
         State.STALE,
-        "not recorded: python -m tools generate sample --series first --record",
+        "not recorded: python -m tools generate sample --all --record",
     )
 
 

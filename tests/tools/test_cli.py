@@ -198,8 +198,7 @@ class TestSeries:
         assert "scripts/two.py:1:1: unclear: refused text: the text is not there" in result.stderr
 
     def test_record_then_check_then_an_edit_by_hand(self, upstream, tmp_path):
-        for name in ("first", "top"):
-            assert run("generate", "sample", "--series", name, "--record").exit_code == 0
+        assert run("generate", "sample", "--all", "--record").exit_code == 0
         result = run("check")
         assert (result.exit_code, result.stdout.count(": current: ")) == (0, 3)
         document = json.loads(run("check", "--json").stdout)
@@ -232,6 +231,7 @@ class TestSeries:
         [
             (["generate", "nothing"], "the upstream must be one of sample, got 'nothing'"),
             (["generate", "sample", "--series", "x"], "sample has the series first, top, got 'x'"),
+            (["generate", "sample", "--series", "top", "--all"], "--series must be left out, got top"),
             (["generate", "sample", "--base", "nowhere"], "the revision must name a commit"),
             (["generate", "sample", "--source", "missing"], "must be a folder that holds a git checkout"),
             (["generate", "sample", "--source", "."], "which git does not know"),

@@ -7,9 +7,9 @@ from typing import NoReturn
 
 import click
 
-from .. import series as store
-from ..generate import Generated
+from ..patch import Series
 from ..report import FileReport, failure_line, summary, text_line
+from ..series import file_reports
 from ..site import Outcome
 
 
@@ -29,15 +29,14 @@ def print_failures(reports: Iterable[FileReport]) -> int:
     return len(lines)
 
 
-def print_made(made: Generated) -> bool:
-    """The patches of a series and of those that it stands on; returns whether anything was refused."""
-    reports = [file for part in made.chain for file in store.file_reports(part)]
-    refused = print_refused(reports)
-    for part in made.chain:
-        for patch in part.patches:
-            click.echo(f"{part.name}: {patch.subject}")
-    click.echo(summary(reports), err=True)
-    return bool(refused)
+def print_made(series: Series) -> int:
+    """The patches of a series on stdout, what was refused and the totals on stderr; returns how much was refused."""
+    reports = file_reports(series)
+    num_refused = print_refused(reports)
+    for patch in series.patches:
+        click.echo(f"{series.name}: {patch.subject}")
+    click.echo(f"{series.name}: {summary(reports)}", err=True)
+    return num_refused
 
 
 def finish(could_not_run: bool, is_different: bool) -> NoReturn:

@@ -36,23 +36,29 @@ series_option = click.option("--series", "name", metavar="NAME", help="Which ser
 @source_option
 @base_option
 @series_option
+@click.option("--all", "is_all", is_flag=True, help="Every series of the upstream.")
 @click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Where the mails go.")
 @click.option("--record", "is_recorded", is_flag=True, help="Write the committed form, without context, to patches/.")
 def generate(
-    upstream: str, source: Path | None, base: str | None, name: str | None, out: Path, is_recorded: bool
+    upstream: str, source: Path | None, base: str | None, name: str | None, is_all: bool, out: Path, is_recorded: bool
 ) -> None:
     """Writes the series of an upstream as mails for `git am`, with NOTES.md and report.json beside them.
 
-    UPSTREAM is a row of patches/upstreams.toml. Exits with 1 if something was refused that the pinned base has.
+    UPSTREAM is a row of patches/upstreams.toml. A series that stands on others has its own mails only; `apply` puts
+    all of them onto a checkout. Exits with 1 if something was refused that the pinned base has.
     """
     row = catalog.find(upstream)
+    if is_all and name:
+        raise CannotRun(f"--all means every series, so --series must be left out, got {name}")
+    num_refused = 0
     with open_source(row, source, base) as tree:
         click.echo(f"{row.name} at {tree.base}", err=True)
-        made = generate_series(row, tree, name)
-        folder = record(made) if is_recorded else export(made, out)
-    refused = print_made(made)
-    click.echo(folder)
-    finish(False, refused and not tree.is_exact)
+        for part in row.series if is_all else [name]:
+            made = generate_series(row, tree, part)
+            folder = record(made) if is_recorded else export(made, out)
+            num_refused += print_made(made.series)
+            click.echo(folder)
+    finish(False, bool(num_refused) and not tree.is_exact)
 
 
 @click.command("check", short_help="Compare the committed patches with what the tools write.")
@@ -101,12 +107,12 @@ def apply(upstream: str, target: Path, name: str | None, branch: str | None) -> 
     the pinned base has.
     """
     applied = apply_series(catalog.find(upstream), target, name, branch)
-    refused = print_made(applied.made)
+    num_refused = sum(print_made(part) for part in applied.made.chain)
     if applied.branch:
         click.echo(f"{applied.num_commits} commits on the new branch {applied.branch} of {target}")
     else:
         click.echo(f"nothing to do: no patch of this series changes {target}")
-    finish(False, refused and not applied.made.tree.is_exact)
+    finish(False, bool(num_refused) and not applied.made.tree.is_exact)
 
 
 @click.command("run", short_help="Do it all: generate, prove, and show two Trainer runs.")
