@@ -162,8 +162,9 @@ class Group:
             piece.gather()
             for averages, weight, dither in zip(piece.averages, weights.to(self.work).unbind(), dithers, strict=True):
                 for average, source in zip(averages, piece.sources, strict=True):
-                    source = self._dithered(source, average, dither)
-                    moved = torch.lerp(average.to(self.work), source, weight).to(self.dtype)
+                    shifted = self._dithered(source, average, dither)
+                    scratch = None if shifted is source else shifted  # which is read in place, and by the next average
+                    moved = torch.lerp(average.to(self.work), shifted, weight, out=scratch).to(self.dtype)
                     torch.where(due, moved, average, out=average)
 
     def _dithered(self, source: torch.Tensor, average: torch.Tensor, amount: float | torch.Tensor) -> torch.Tensor:

@@ -14,8 +14,8 @@ import torch
 
 from .header import CODES, SnapshotError
 
-CHUNK = 1 << 20
-"""Elements that are cast, checked and written at once: 4 MB in float32, which stay in the processor's cache."""
+CHUNK = 1 << 18
+"""Elements that are cast, checked and written at once: 1 MB in float32, which stays in the processor's cache."""
 SLACK = 16
 """Bytes kept free in the header, since the rounding error is known only after the last tensor."""
 
@@ -117,9 +117,10 @@ class StreamFile:
             self._wrong.append(slot.name)
             return
         if cast.dtype != chunk.dtype:
-            exact = chunk.double()
-            self._change += (cast.double() - exact).square().sum().item()
-            self._square += exact.square().sum().item()
+            values = cast.double().sub_(chunk)
+            self._change += values.dot(values).item()
+            values.copy_(chunk)
+            self._square += values.dot(values).item()
 
     def _write(self, data: object) -> None:
         view = memoryview(data)  # type: ignore[arg-type]
