@@ -66,7 +66,7 @@ def _num_train_epochs(read: Read) -> Placed:
 
 
 def _step_begin(read: Read) -> Placed:
-    text = "If the optimizer step is skipped (infinite or NaN gradients), the next event is another `on_step_begin`.\n"
+    text = "If the optimizer step is skipped (infinite or NaN gradients), no `on_step_end` follows.\n"
     return _event(read, "on_step_begin", text)
 
 
