@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -256,3 +257,15 @@ class Accelerator(accelerate.Accelerator):
                 optimizer.start_counting(self._attempts, self._attempts.passes)
                 for group in optimizer.param_groups:
                     self._attempts.passes.watch(group["params"])
+
+
+def _signature() -> inspect.Signature:
+    """Accelerate's arguments and ours, for editors and for callers that look at signatures."""
+    theirs, ours = (inspect.signature(cls.__init__) for cls in (accelerate.Accelerator, Accelerator))
+    added = [parameter for parameter in ours.parameters.values() if parameter.kind is parameter.KEYWORD_ONLY]
+    variable = [p for p in theirs.parameters.values() if p.kind is p.VAR_KEYWORD]
+    fixed = [p for p in theirs.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    return ours.replace(parameters=[*fixed, *added, *variable])
+
+
+Accelerator.__init__.__signature__ = _signature()  # type: ignore[attr-defined]

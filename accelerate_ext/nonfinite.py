@@ -23,7 +23,6 @@ class NonFiniteGuard(GradScaler):
         super().__init__(device.type, init_scale=1.0)
         self._agree_over_ranks = agree_over_ranks
         self.scale(torch.ones((), device=device))  # makes the scale tensor
-        self._enabled = True
 
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """Forget the attempt; the scale stays 1."""

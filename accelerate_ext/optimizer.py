@@ -37,7 +37,7 @@ class CountedOptimizer(AcceleratedOptimizer):
     passes: BackwardPasses | None
     tally: Tally
     _last: Verdict | None
-    _step_before: Callable[[Any], None] | None = None
+    _step_before: Callable[..., None] | None = None
 
     @property
     def applied_step(self) -> int:
@@ -132,10 +132,11 @@ class CountedOptimizer(AcceleratedOptimizer):
 
     def _plain_step(self, closure: Callable[[], Any] | None) -> None:
         """Accelerate's step, or what somebody had put in its place before counting began."""
+        given = () if closure is None else (closure,)  # engines' optimizers take none
         if self._step_before is not None:
-            self._step_before(closure)
+            self._step_before(*given)
         else:
-            super().step(closure)
+            super().step(*given)
 
     def _has_new_gradients(self) -> bool:
         return self.passes is None or self.passes.count > self._passes_used
@@ -148,12 +149,12 @@ class CountedOptimizer(AcceleratedOptimizer):
     def _step_and_tell(self, scaler: GradScaler | None, closure: Callable[[], Any] | None) -> Verdict:
         if scaler is None:
             self._plain_step(closure)
-            return Verdict(skipped=False)
+            return Verdict(skipped=self._is_skipped_by_its_engine())
         if self.attempts is not None:
             self.attempts.scaler_turn.before_step(scaler, self.optimizer)
         probe = StepProbe(scaler)
         if self.scaler is None:  # the guard is no scaler of Accelerate's: it comes into play here only
-            probe.step(self.optimizer, *(() if closure is None else (closure,)))
+            probe.step(self.optimizer, closure)
             return probe.verdict
         self.scaler = probe  # type: ignore[assignment]
         try:
@@ -161,6 +162,11 @@ class CountedOptimizer(AcceleratedOptimizer):
         finally:
             self.scaler = scaler
         return probe.verdict
+
+    def _is_skipped_by_its_engine(self) -> bool:
+        """What a wrapper that knows better than Accelerate's own says of the step, such as Megatron-LM's."""
+        own = self.counts_for.step_was_skipped
+        return own is not AcceleratedOptimizer.step_was_skipped and bool(own.fget(self))
 
     def _left_out_now(self, kind: str) -> int:
         """1 when the attempt that has just ended counts as `kind` without a step, which the tally learns later."""
@@ -202,7 +208,7 @@ def stop_counting_steps_of(optimizer: CountedOptimizer) -> None:
     optimizer._is_overflow = optimizer.step_was_skipped
     now, before = vars(optimizer).get("step"), optimizer._step_before
     if before is not None:
-        optimizer.step = before  # type: ignore[method-assign, assignment]
+        optimizer.step = before  # type: ignore[method-assign]
     elif now is not None:  # a scheduler has wrapped the step that counts
         optimizer.step = _call_class_step(optimizer, like=now)  # type: ignore[method-assign]
     for name in _OWN:

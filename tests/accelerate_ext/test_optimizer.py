@@ -10,6 +10,7 @@ import pytest
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
+import accelerate_ext
 from accelerate_ext.optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
 
 COPIES = {
@@ -64,6 +65,36 @@ def test_a_subclass_of_the_prepared_optimizer_keeps_its_class(how):
     assert copied.where() == "here"
     stop_counting_steps_of(counted)
     assert type(optimizer) is Renamed
+
+
+class Engine(AcceleratedOptimizer):
+    """An optimizer whose engine steps by itself, as Megatron-LM's: no closure, and a word of its own about skips."""
+
+    skips = False
+
+    def step(self) -> None:
+        pass
+
+    @property
+    def step_was_skipped(self) -> bool:
+        return self.skips
+
+
+def test_an_engines_own_word_about_a_skip_is_taken():
+    accelerator = accelerate_ext.Accelerator(cpu=True)
+    model = torch.nn.Linear(1, 1)
+    engine = Engine(torch.optim.SGD(model.parameters()))
+    engine._is_accelerate_prepared = True
+    optimizer = accelerator.prepare_optimizer(engine)
+    outcomes = []
+    for skips in (False, True, False):
+        optimizer.skips = skips
+        with accelerator.attempt() as update:
+            accelerator.backward(model(torch.ones(1, 1)).sum())
+            optimizer.step()
+        outcomes.append((update.outcome, optimizer.step_was_skipped))
+    assert outcomes == [("applied", False), ("skipped", True), ("applied", False)]
+    assert (accelerator.applied_step, optimizer.applied_step) == (2, 2)
 
 
 def test_everything_else_about_the_optimizer_is_as_before(loop):
