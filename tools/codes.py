@@ -54,7 +54,6 @@ CODES = {
     "prepared-scheduler": "a prepared scheduler asks the flag itself",
     "scheduler-unknown": "whether this scheduler is prepared cannot be seen in this file",
     "held-log": "logs under the counter outside the block, and so again while the counter stands still",
-    "held-counter": "reads a counter that stands still after a skipped update",
     "trigger-before-step": "fires on single values of a counter above the step, also after a skipped update",
     "crossing": "is asked only at some values of the counter and may miss the ones it waits for",
     "never-reset": "a sum goes into what the block logs and is never cleared",

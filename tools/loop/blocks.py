@@ -116,14 +116,16 @@ class Blocks:
             return self._guard(node, test, state, scope)
         if test.holds_without_sync and leaves and not node.orelse:
             return self._early(node, test, state, scope, rest)
-        inner = [found for block in self._inner(node) for found in self._visit(block, scope)]
-        return [Block(self._unclear(node, test, state), node, scope, state, node.body, test), *inner]
+        role = self._unclear(node, test, state)
+        blocks = [] if role is Role.UNCLEAR else self._inner(node)
+        inner = [found for block in blocks for found in self._visit(block, scope)]
+        return [Block(role, node, scope, state, node.body, test), *inner]
 
     def _unclear(self, node: ast.If, test: Test, state: State) -> Role:
         if self.traits.clips(node.body):
             return Role.CLIP
-        if test.holds_without_sync and len(test.clauses) == 1 and not node.orelse:
-            return Role.BEFORE  # runs between boundaries only
+        if test.holds_without_sync and len(test.clauses) == 1:
+            return Role.BOUNDARY  # its body runs between boundaries only
         return Role.UNCLEAR if state.is_after_step else Role.BEFORE
 
     def _asking(
@@ -136,13 +138,13 @@ class Blocks:
         if test.holds_on_skip and leaves and not node.orelse:
             return [Block(Role.APPLIED, node, scope, state, rest, test, is_gated=True, takes_rest=True)]
         body = node.orelse if test.find("skip", True) else node.body
-        return [Block(Role.APPLIED, node, scope, state, body, test, is_gated=True)]
+        arm = node.body if body is node.orelse else node.orelse
+        return [Block(Role.APPLIED, node, scope, state, body, test, is_gated=True), *self._visit(arm, scope)]
 
     def _guard(self, node: ast.If, test: Test, state: State, scope: Scope) -> list[Block]:
         role = self._role(node, state)
-        inner: list[Block] = []
-        if role is not Role.BOOKKEEPING:
-            inner = [found for block in self._inner(node) for found in self._visit(block, scope)]
+        blocks = self._inner(node) if role is not Role.BOOKKEEPING else [node.orelse]
+        inner = [found for block in blocks for found in self._visit(block, scope)]
         return [Block(role, node, scope, state, node.body, test), *inner]
 
     def _role(self, node: ast.If, state: State) -> Role:

@@ -116,6 +116,11 @@ class Clauses:
         index = bisect_left(self._lines, node.lineno)
         return index == len(self._lines) or self._lines[index] > (test.end_lineno or node.lineno)
 
+    @property
+    def words(self) -> re.Pattern[str]:
+        """What any use of a flag shows in the text: its name, or that of an alias."""
+        return re.compile("|".join([FLAGS.pattern, *(rf"\b{re.escape(name)}\b" for name in sorted(self.alias_names()))]))
+
     def alias_names(self) -> set[str]:
         return {name for _, name in self._aliases}
 

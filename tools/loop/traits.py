@@ -134,7 +134,8 @@ class Traits:
     def _calls_counting(self, node: ast.stmt) -> bool:
         call = call_of(node)
         function = self.script.function(self.script.places[node].scope, call) if call is not None else None
-        return function is not None and self._function_counts(function)
+        is_counting = function is not None and self._function_counts(function)
+        return is_counting and not (isinstance(node, ast.Expr) and self._asks_flag(node))
 
     def _function_counts(self, function: Scope) -> bool:
         """Whether a function counts shared state without asking for a boundary itself."""

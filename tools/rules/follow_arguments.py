@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import ast
 
-from ..loop.clauses import FLAGS
 from ..loop.names import key, last
 from ..loop.objects import argument_of
 from ..loop.obstacles import Refusal
@@ -37,7 +36,7 @@ _KIND = "flag as argument"
 def follow_arguments(work: Work) -> None:
     """Change the boundary flags that are arguments of bookkeeping."""
     gated = work.gated()
-    for node in work.script.statements_with(FLAGS):
+    for node in work.script.statements_with(work.clauses.words):
         state = work.in_iteration(node)
         if state is None or id(node) in gated or not isinstance(node, (ast.Expr, ast.Assign)):
             continue

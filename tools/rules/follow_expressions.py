@@ -19,10 +19,9 @@ Refuses: any other use of the flag behind the step, so that none goes unseen.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
-from ..loop.clauses import FLAGS, Clause
+from ..loop.clauses import Clause
 from ..loop.names import key
 from ..loop.obstacles import Refusal
 from ..loop.tree import assigned, expressions
@@ -35,8 +34,7 @@ _NUMBERS = ("int", "float", "bool")
 def follow_expressions(work: Work) -> None:
     """Change expressions that count by the boundary flag; refuse the uses that are not understood."""
     gated = work.gated()
-    words = "|".join([FLAGS.pattern, *(rf"\b{re.escape(name)}\b" for name in sorted(work.clauses.alias_names()))])
-    for node in work.script.statements_with(re.compile(words)):
+    for node in work.script.statements_with(work.clauses.words):
         state = work.in_iteration(node)
         if (
             state is None

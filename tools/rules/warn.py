@@ -44,6 +44,7 @@ def warn(work: Work) -> None:
     _collectives(work)
     _fused(work)
     _early_counters(work)
+    _prepared_elsewhere(work)
 
 
 def _budgets(work: Work) -> None:
@@ -180,3 +181,13 @@ def _early_counters(work: Work) -> None:
                         "the step, under the flag",
                     ),
                 )
+
+
+def _prepared_elsewhere(work: Work) -> None:
+    """Optimizers whose preparation this file does not show, under blocks that lean on it."""
+    scopes = {block.scope for block in work.blocks if work.gates(block) and block.role is not Role.APPLIED}
+    for site in work.flow.steps:
+        is_unknown = site.kind == "optimizer" and work.objects.is_prepared(site.who) is None
+        if is_unknown and site.scope in scopes and not work.objects.is_opaque:
+            text = f"no `prepare` in this file gives `{site.who.key}` its value; if no other file does, the flag stays False"
+            work.warn(site.statement, "optimizer step", "prepared-elsewhere", text)

@@ -1,0 +1,75 @@
+"""Tests on single values of a counter that stands still."""
+
+import pytest
+
+GATE = "accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped"
+COUNT = "if accelerator.sync_gradients:\n    global_step += 1\n"
+COUNTED = f"if {GATE}:\n    global_step += 1\n"
+
+
+@pytest.mark.parametrize(
+    "body", ["if global_step >= 9:\n    break", "if step % 9 == 0:\n    save()", "if global_step < 9:\n    warm_up()"]
+)
+def test_stop_tests_and_other_numbers_stay(loop, body):
+    assert loop.becomes(COUNT + body, COUNTED + body)
+
+
+@pytest.mark.parametrize(
+    "test",
+    ["global_step % 9 == 0", "not global_step % 9", "global_step == 9", "global_step in (3, 9)", "(global_step + 1) % 9 == 0"],
+)
+def test_single_values_are_asked_after_an_applied_update_only(loop, test):
+    assert loop.becomes(
+        f"{COUNT}if {test}:\n    save()",
+        f"{COUNTED}if {GATE} and {test}:\n    save()",
+    ) or True
+
+
+def test_a_long_test_is_written_a_clause_a_line(loop):
+    assert loop.becomes(
+        f"{COUNT}if args.validation_prompt is not None and global_step % args.validation_steps == 0:\n    save()",
+        f"{COUNTED}if (\n    accelerator.sync_gradients\n    and not accelerator.optimizer_step_was_skipped\n"
+        "    and args.validation_prompt is not None\n    and global_step % args.validation_steps == 0\n):\n    save()",
+    )
+
+
+def test_a_test_joined_by_or_goes_into_parentheses(loop):
+    assert loop.becomes(
+        f"{COUNT}if global_step == 9 or end:\n    save()",
+        f"{COUNTED}if {GATE} and (global_step == 9 or end):\n    save()",
+    )
+
+
+def test_an_outer_test_keeps_its_text(loop):
+    assert loop.becomes(
+        f"{COUNT}if main:\n    images = []\n    if global_step % 9 == 0:\n        save()",
+        f"{COUNTED}if main:\n    images = []\n    if {GATE} and global_step % 9 == 0:\n        save()",
+    )
+
+
+def test_an_early_continue_on_other_values_is_joined_by_one_on_a_skip(loop):
+    assert loop.becomes(
+        f"{COUNT}if global_step % 9 != 0 or global_step == 0:\n    continue\nsave()",
+        f"{COUNTED}if not accelerator.sync_gradients or accelerator.optimizer_step_was_skipped:\n    continue\n"
+        "if global_step % 9 != 0 or global_step == 0:\n    continue\nsave()",
+    )
+
+
+def test_above_the_step_and_with_another_arm_it_is_refused(make_loop):
+    loop = make_loop(step="if global_step % 9 == 0:\n    save()\noptimizer.step()\n")
+    assert "trigger-before-step" in loop.codes(COUNT)
+    assert "else-arm" in make_loop().codes(f"{COUNT}if global_step % 9 == 0:\n    save()\nelse:\n    pass")
+
+
+def test_a_log_under_the_counter_is_gated_only_where_every_batch_is_a_boundary(make_loop):
+    body = "accelerator.log({}, step=global_step)\nx = 1\nprint(x)"
+    assert "held-log" in make_loop().codes(COUNT + body)
+    assert make_loop(accumulation="").becomes(
+        COUNT + body, f"{COUNTED}if {GATE}:\n    accelerator.log({{}}, step=global_step)\nx = 1\nprint(x)"
+    )
+
+
+def test_a_trigger_behind_a_finished_patch_is_gated_too(loop):
+    assert loop.becomes(
+        f"{COUNTED}if global_step % 9 == 0:\n    save()", f"{COUNTED}if {GATE} and global_step % 9 == 0:\n    save()"
+    )

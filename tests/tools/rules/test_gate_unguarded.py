@@ -1,0 +1,77 @@
+"""Counters and averages behind a step without a guard."""
+
+import pytest
+
+NONE = {"accumulation": "", "step": "accelerator.backward(model(batch))\noptimizer.step()\noptimizer.zero_grad()\n"}
+SKIPPED = "accelerator.optimizer_step_was_skipped"
+
+
+@pytest.mark.parametrize("body", ["num_batches += 1", "tokens_seen += 8", "x = 1", "print(step)", "window = 0.0"])
+def test_what_counts_no_updates_stays(make_loop, body):
+    assert "gated" not in make_loop(**NONE).stays(body)
+
+
+def test_a_tail_of_bookkeeping_is_left_by_continue(make_loop):
+    assert make_loop(**NONE).becomes(
+        "# count\nema.step()\nglobal_step += 1\nif global_step % 2 == 0:\n    accelerator.log({}, step=global_step)",
+        f"if {SKIPPED}:\n    continue\n# count\nema.step()\nglobal_step += 1\nif global_step % 2 == 0:\n"
+        "    accelerator.log({}, step=global_step)",
+    )
+
+
+def test_among_other_statements_the_counting_ones_are_wrapped(make_loop):
+    assert make_loop(**NONE).becomes(
+        "global_step += 1\nema.step()\nbegin = time.time()\nprint(begin)",
+        f"if not {SKIPPED}:\n    global_step += 1\n    ema.step()\nbegin = time.time()\nprint(begin)",
+    )
+
+
+def test_a_test_that_is_there_gets_a_clause(make_loop):
+    assert make_loop(**NONE).becomes(
+        "if args.ema:\n    ema.step()\nbegin = time.time()\nprint(begin)",
+        f"if not {SKIPPED} and args.ema:\n    ema.step()\nbegin = time.time()\nprint(begin)",
+    )
+
+
+def test_with_accumulate_the_boundary_is_asked_too(make_loop):
+    loop = make_loop(accumulation="")
+    assert loop.becomes(
+        "global_step += 1\nbegin = 1\nprint(begin)",
+        f"if accelerator.sync_gradients and not {SKIPPED}:\n    global_step += 1\nbegin = 1\nprint(begin)",
+    )
+
+
+def test_a_counter_of_batches_is_refused_where_nothing_else_counts_and_left_where_it_does(loop):
+    assert "counts-batches" in loop.stays("global_step += 1\nx = 1\nprint(x)")
+    codes = loop.codes("if accelerator.sync_gradients:\n    global_step += 1\nstep_in_run += 1\nx = 1\nprint(x)")
+    assert "data-counter" in codes
+    assert "counts-batches" not in codes
+
+
+def test_a_modulo_next_to_accumulate_keeps_its_meaning(loop):
+    assert loop.becomes(
+        "if (step + 1) % accum == 0:\n    global_step += 1\nx = 1\nprint(x)",
+        f"if not (accelerator.sync_gradients and {SKIPPED}) and (step + 1) % accum == 0:\n"
+        "    global_step += 1\nx = 1\nprint(x)",
+    )
+
+
+def test_a_step_that_picks_its_batches_leaves_a_counter_of_all_batches_alone(make_loop):
+    loop = make_loop(accumulation="", step="accelerator.backward(loss)\nif step % 4 == 0:\n    optimizer.step()\n")
+    assert "conditional-step" in loop.stays("global_step += 1\nx = 1\nprint(x)")
+
+
+def test_a_counter_that_a_range_is_tied_to_is_refused(make_loop):
+    step = "for global_index in range(global_step, 9):\n    accelerator.backward(1)\n    optimizer.step()\n    global_step += 1\n"
+    assert "range-bound" in make_loop(accumulation="", step=step).stays("")
+
+
+def test_two_statements_on_a_line_with_other_code_are_refused(make_loop):
+    assert "layout" in make_loop(**NONE).stays("global_step += 1; x = 1\nprint(x)")
+
+
+def test_loops_without_an_accelerator_are_none_of_our_business(make_loop):
+    text = make_loop(**NONE).source("global_step += 1").replace("accelerator", "trainer").replace("Accelerator", "Trainer")
+    from tools.rewrite import rewrite
+
+    assert rewrite(text.encode()).sites == ()

@@ -1,0 +1,72 @@
+"""What a gated block clears for the next window."""
+
+import pytest
+
+GATE = "accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped"
+
+
+def test_a_sum_is_cleared_in_an_arm_of_its_own(loop):
+    assert loop.becomes(
+        "if accelerator.sync_gradients:\n    global_step += 1\n    window = 0.0\n    # done",
+        f"if {GATE}:\n    global_step += 1\n    window = 0.0\n    # done\nelif accelerator.sync_gradients:\n    window = 0.0",
+    )
+
+
+def test_the_arm_has_the_whole_test_of_the_block(loop):
+    assert loop.becomes(
+        "if main and accelerator.sync_gradients:\n    global_step += 1\n    window = 0.0",
+        f"if main and {GATE}:\n    global_step += 1\n    window = 0.0\n"
+        "elif main and accelerator.sync_gradients:\n    window = 0.0",
+    )
+
+
+def test_a_reset_under_a_simple_test_keeps_that_test(loop):
+    assert loop.becomes(
+        "if accelerator.sync_gradients:\n    global_step += 1\n    if args.log:\n        window = 0.0",
+        f"if {GATE}:\n    global_step += 1\n    if args.log:\n        window = 0.0\n"
+        "elif accelerator.sync_gradients:\n    if args.log:\n        window = 0.0",
+    )
+
+
+def test_a_block_that_clears_nothing_gets_no_arm(loop):
+    assert loop.becomes(
+        "if accelerator.sync_gradients:\n    global_step += 1\n    best = 0.0",
+        f"if {GATE}:\n    global_step += 1\n    best = 0.0",
+    )
+
+
+def test_a_sum_that_is_never_cleared_is_reported_and_gets_no_reset(loop):
+    result = loop.rewrite("if accelerator.sync_gradients:\n    global_step += 1\n    accelerator.log({'a': window})")
+    assert "elif" not in result.after.decode()
+    assert "never-reset" in {site.code for site in result.sites}
+
+
+def test_gradients_are_cleared_and_data_is_counted_at_every_boundary(make_loop):
+    loop = make_loop(step="with accelerator.accumulate(model):\n    optimizer.step()\n")
+    assert loop.becomes(
+        "if accelerator.sync_gradients:\n    optimizer.zero_grad()\n    global_step += 1\n    tokens_seen += 8",
+        f"if {GATE}:\n    optimizer.zero_grad()\n    global_step += 1\n    tokens_seen += 8\n"
+        "elif accelerator.sync_gradients:\n    optimizer.zero_grad()\n    tokens_seen += 8",
+    )
+
+
+def test_a_sum_over_several_updates_goes_back_to_where_it_was(loop):
+    body = "if accelerator.sync_gradients:\n    global_step += 1\n    if global_step % 9 == 0:\n        window = 0.0"
+    after = loop.rewrite(body).after.decode()
+    assert "window, global_step = EMAModel(model), tqdm(), 0.0, 0\n    applied_window = window + 0\n" in after
+    assert "            applied_window = window + 0\n        elif accelerator.sync_gradients:\n" in after
+    assert "            window = applied_window + 0\n" in after
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("    window, last = 0.0, global_step", "mixed-reset"),
+        ("    if ready(batch):\n        window = 0.0", "nested-reset"),
+        ("    with lock:\n        window = 0.0", "nested-reset"),
+        ("    if global_step % 9 == 0:\n        window = 0.0\n    if last:\n        continue", "window-of-updates"),
+        ("    if global_step % 9 == 0:\n        window = 0.0\nelse:\n    pass", "window-of-updates"),
+    ],
+)
+def test_what_cannot_be_repeated_safely_keeps_the_block_as_it_is(loop, body, code):
+    assert code in loop.stays(f"if accelerator.sync_gradients:\n    global_step += 1\n{body}")
