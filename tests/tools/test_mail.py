@@ -33,6 +33,20 @@ def test_plain_git_am_commits_what_the_patch_says(repo):
     )
 
 
+@pytest.mark.parametrize(
+    ("number", "total", "prefix"), [(1, 1, "[PATCH]"), (1, 2, "[PATCH 1/2]"), (2, 2, "[PATCH 2/2]")]
+)
+def test_the_subject_says_which_of_how_many_and_no_commit_is_claimed(number, total, prefix):
+    lines = format_mail(patch(), ENVELOPE, number, total, context=3).decode().split("\n")
+    assert lines[0] == "From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001"
+    assert lines[3] == f"Subject: {prefix} Fix counting in f.py"
+
+
+@pytest.mark.parametrize(("num_columns", "num_lines"), [(72, 1), (73, 2)])
+def test_a_line_of_a_body_has_72_columns_at_most(num_columns, num_lines):
+    assert wrap("x" * 40 + " " + "y" * (num_columns - 41)).count("\n") + 1 == num_lines
+
+
 def test_text_beyond_ascii_survives_in_body_and_code(repo):
     before, after = "# größer\nx\n".encode(), "# größer\ny\n".encode()
     repo.commit({"f.py": before})

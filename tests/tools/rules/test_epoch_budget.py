@@ -123,6 +123,16 @@ def test_a_long_head_is_written_as_the_formatter_writes_it():
     )
 
 
+@pytest.mark.parametrize(("num_columns", "num_lines"), [(119, 1), (120, 3)])
+def test_the_head_is_broken_where_the_formatter_breaks_it(num_columns, num_lines):
+    head = "        if global_step >= args.max_train_steps or (epoch >= {} and global_step == epoch_start_step):"
+    name = "n" * (num_columns - len(head.format("")))
+    text, _ = rewritten(BEFORE.replace("args.num_train_epochs", name))
+    lines = text.split("\n")
+    start = next(number for number, line in enumerate(lines) if line.startswith("        if global_step >="))
+    assert lines.index("            break", start) - start == num_lines
+
+
 def test_line_ends_and_tabs_stay():
     text, _ = rewritten(BEFORE.replace("    ", "\t").replace("\n", "\r\n"))
     assert text == AFTER.replace("    ", "\t").replace("\n", "\r\n")
@@ -169,6 +179,9 @@ def test_what_cannot_be_extended_safely_is_refused(name):
         ("global_step >= args.max_train_steps", "global_step > args.max_train_steps"),
         ("if global_step >= args.max_train_steps:\n                break", "pass"),
         ("range(first_epoch, args.num_train_epochs)", "range(0, args.num_train_epochs, 2)"),
+        ("if global_step >= args", "if count() >= args"),
+        ("if global_step >= args.max_train_steps", "if global_step >= limit()"),
+        ("if global_step >= args.max_train_steps", "if batch >= args.max_train_steps"),
     ],
 )
 def test_other_loops_are_not_spoken_of(old, new):
