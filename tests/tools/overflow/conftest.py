@@ -162,8 +162,7 @@ def overflow(tmp_path: Path):
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", **(env or {})}
         environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [environment.get("PYTHONPATH")])])
         command = [sys.executable, "-m", "tools", "overflow", *map(str, words)]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, **more
-        )
+        options = {"capture_output": True, "text": True, "check": False, "timeout": 600}
+        return subprocess.run(command, cwd=tmp_path, env=environment, **{**options, **more})
 
     return call

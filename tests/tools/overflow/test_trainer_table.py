@@ -71,5 +71,5 @@ def test_the_table_of_the_issue(patched: Path) -> None:
 def test_a_run_that_fails_is_told_with_the_end_of_its_output(tmp_path: Path) -> None:
     (tmp_path / "transformers.py").write_text("raise ImportError('a broken release')\n")
     job = Job("broken release", (str(module.SCRIPT),), Plan(at=(3,)), path=(str(tmp_path),))
-    with pytest.raises(CannotRun, match="(?s)broken release.*exit code 1.*a broken release"):
+    with pytest.raises(CannotRun, match=r"(?s)broken release.*exit code 1.*a broken release"):
         module.observed(job)

@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "two_ranks.py"
 
 
 def test_an_overflow_on_rank_1_is_skipped_by_both(overflow, tmp_path: Path) -> None:
-    launcher = ("torchrun", "--nproc_per_node", "2", "--master_port", "0")
+    launcher = ("torchrun", "--standalone", "--nproc_per_node", "2")
     result = overflow("--at", "3", "--rank", "1", "--json", "run.json", "--", *launcher, SCRIPT)
     assert result.returncode == 1, result.stderr
     assert "rank 0 of 2: 6" in result.stdout
