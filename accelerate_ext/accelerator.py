@@ -188,7 +188,7 @@ class Accelerator(accelerate.Accelerator):
         Raises: RankDisagreementError naming the ranks and their counts, on every rank.
         """
         counts = self._attempts.counts_by_name()
-        ranks.check_agreement(ranks.gather_counts(counts, self.num_processes))
+        ranks.check_agreement(ranks.gather_counts(counts, self))
 
     def save_state(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> Path:
         """As in Accelerate, with the counts; the checkpoint appears whole or not at all.
@@ -243,6 +243,7 @@ class Accelerator(accelerate.Accelerator):
         self._count_new_optimizers()
 
     def _stop_counting(self) -> None:
+        self._attempts.settle()
         self._attempts.passes.unhook()
         self._counts_in_checkpoints.unhook()
         for optimizer in self._optimizers:

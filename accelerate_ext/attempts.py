@@ -98,7 +98,9 @@ class Attempts:
         if self.scaler_turn.is_update_due:
             self.scaler_turn.update()
         if is_boundary and not self._update.attempted and self.passes.count > self._pass_at_last_step:
-            self._update.close_without_step(self._owners_of(self._models))
+            owners = self._owners_of(self._models)
+            if owners:  # else somebody steps an optimizer that was not prepared: nothing is known about it
+                self._update.close_without_step(owners)
         self._pass_at_end = self.passes.count
         self._check_streak()
 

@@ -107,9 +107,11 @@ class AppliedStepCallback(TrainerCallback):
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        count = getattr(self._optimizer, "count", None)
-        if count is not None:  # DeepSpeed: the engine has stepped within backward()
-            count(Verdict(skipped=bool(getattr(self._optimizer.optimizer, "overflow", False))))  # type: ignore[union-attr]
+        optimizer = self._optimizer
+        count = getattr(optimizer, "count", None)
+        if optimizer is not None and count is not None and optimizer.attempts is None:
+            # DeepSpeed: the engine has stepped within backward(), and no attached Accelerator saw it
+            count(Verdict(skipped=bool(getattr(optimizer.optimizer, "overflow", False))))
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import accelerate
+from accelerate.utils import DistributedType, gather_object
+
 from .errors import RankDisagreementError
 
 Counts = Mapping[str, int]
 
 
-def gather_counts(counts: Counts, num_processes: int) -> list[Counts]:
-    """The counts of every process, in order of rank. Every process must call it."""
-    if num_processes == 1:
-        return [counts]
-    from accelerate.utils import gather_object
+def gather_counts(counts: Counts, accelerator: accelerate.Accelerator) -> list[Counts]:
+    """The counts of every process, in order of rank. Every process must call it.
 
+    On XLA devices, where Accelerate gathers no objects, a process sees its own counts only.
+    """
+    if accelerator.num_processes == 1 or accelerator.distributed_type == DistributedType.XLA:
+        return [counts]
     gathered: list[Counts] = gather_object([dict(counts)])
     return gathered
 

@@ -209,3 +209,15 @@ def test_freeing_memory_begins_at_zero(loop):
     record = loop(batches=2).run()
     record.accelerator.free_memory()
     assert (record.accelerator.attempted_step, record.accelerator.applied_step) == (0, 0)
+
+
+def test_an_optimizer_that_was_not_prepared_is_neither_counted_nor_blamed():
+    accelerator = accelerate_ext.Accelerator(cpu=True, max_consecutive_skips=1)
+    model = accelerator.prepare(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(3):
+        with accelerator.attempt(model) as update:
+            accelerator.backward(model(torch.ones(1, 1)).sum())
+            optimizer.step()
+        assert not update.attempted
+    assert accelerator.attempted_step == 0
