@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from . import distributed
-from .clock import Clock, whole
+from .clock import Clock, Reading, whole
 from .evaluation import Evaluation
 from .parameters import Model, ParameterSet
 from .snapshot_writer import Job, stored_dtype, write_snapshots
@@ -115,11 +115,12 @@ class Average(Evaluation):
         self._look()
         mine = self._states(gather=False)
         theirs = check_state(state, self._settings(), mine, self.parameters.averaged)
+        clock = Reading.checked(state["clock"])
         with torch.no_grad():
             for own, loaded in zip(mine, theirs, strict=True):
                 for name, tensor in loaded.items():
                     own[name].copy_(tensor)
-        self._clock.load_state_dict(state["clock"])
+        self._clock.set(clock)
 
     def _states(self, gather: bool) -> list[dict[str, torch.Tensor]]:
         states = [self._storage.averages(index) for index in range(self._weighting.num_averages)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,17 @@ class Reading:
     now: int = 0
     averaged: int = 0
     unit: str | None = None
+
+    @classmethod
+    def checked(cls, state: Mapping[str, Any]) -> Reading:
+        """A reading from what `Clock.state_dict` gave. Raises: ValueError unless it is that."""
+        fields = ("step", "now", "averaged", "unit")
+        if not isinstance(state, Mapping) or set(state) != set(fields):
+            raise ValueError(f"the clock of a state must have {', '.join(fields)}, got {state!r}")
+        step, now, averaged = (whole(state[field], field, 0) for field in fields[:3])
+        if averaged > now or state["unit"] not in (None, "updates", "images"):
+            raise ValueError(f"the clock of a state must not be ahead of itself, got {state!r}")
+        return cls(step, now, averaged, state["unit"])
 
 
 class Clock:
@@ -95,8 +107,9 @@ class Clock:
         last = self.read()
         return {"step": last.step, "now": last.now, "averaged": last.averaged, "unit": last.unit}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._host, self._device = Reading(**state), None
+    def set(self, reading: Reading) -> None:
+        """Go on from there."""
+        self._host, self._device = reading, None
 
     def _on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
         if self._device is None:

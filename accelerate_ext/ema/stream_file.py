@@ -50,7 +50,7 @@ class StreamFile:
         self._header_size = len(header) + SLACK
         self._size = self._header_size + sum(slot.num_bytes for slot in slots)
         with self._told():
-            self._file = self.temporary.open("xb", buffering=0)
+            self._file = self.temporary.open("wb", buffering=0)  # one of our own that was interrupted goes
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._file.fileno(), 0, self._size)
             self._write(self._header(0.0, self._header_size))

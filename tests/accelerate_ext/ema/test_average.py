@@ -495,6 +495,20 @@ def test_an_average_that_is_made_in_the_middle_of_a_run_starts_as_the_model():
     assert ema.t == 5001
 
 
+@pytest.mark.parametrize("clock", [{}, {"step": 3}, {"step": 1, "now": 2, "averaged": 3, "unit": None}, 7, None])
+def test_a_state_with_a_damaged_clock_loads_nothing(clock):
+    model = small_model()
+    ema = PostHocEMA(model)
+    run(model, ema, 3)
+    state, before = copy.deepcopy(ema.state_dict()), bits(ema)
+    for averages in state["averages"]:
+        averages["0.weight"].zero_()
+    state["clock"] = clock
+    with pytest.raises(ValueError, match="the clock of a state must"):
+        ema.load_state_dict(state)
+    assert_same_bits(before, bits(ema))
+
+
 def test_numbers_and_tensors_may_take_turns():
     model, other = small_model(), small_model()
     mixed, plain = PostHocEMA(model), PostHocEMA(other)
