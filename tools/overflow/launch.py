@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -242,7 +241,3 @@ def describe(finished: Finished) -> str:
             return f"killed by {signal.Signals(-finished.returncode).name}"
         return f"killed by signal {-finished.returncode}"
     return f"exit code {finished.returncode}"
-
-
-def as_json(value: Any) -> str:
-    return json.dumps(value, indent=1, allow_nan=False) + "\n"

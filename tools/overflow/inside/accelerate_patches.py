@@ -6,7 +6,10 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .attempts import engine_scale, is_unscaled
+from .optimizers import innermost
 from .torch_patches import tell_scheduler
+from .weights import Weights
 from .wrapping import around
 
 if TYPE_CHECKING:
@@ -121,7 +124,8 @@ def _install_scaler(observer: Observer, accelerator: Any) -> None:
     """Give the accelerator a scaler that works on its device. Autocast and all else stay as the script has them."""
     kind = getattr(accelerator.distributed_type, "value", str(accelerator.distributed_type))
     if kind in _WITHOUT_SCALER:
-        observer.note(f"{kind} scales the loss itself: nothing is injected, its own skips are reported")
+        if kind != "DEEPSPEED":
+            observer.note(f"{kind} scales the loss itself: an overflow may not reach its check")
         return
     torch = sys.modules["torch"]
     accelerator.scaler = torch.amp.GradScaler(accelerator.device.type)
@@ -129,9 +133,6 @@ def _install_scaler(observer: Observer, accelerator: Any) -> None:
 
 
 def _unscale_once(scaler: Any, optimizer: Any) -> None:
-    from .attempts import is_unscaled
-    from .optimizers import innermost
-
     inner = innermost(optimizer)
     if not is_unscaled(scaler, inner):
         scaler.unscale_(inner)
@@ -140,11 +141,21 @@ def _unscale_once(scaler: Any, optimizer: Any) -> None:
 def deepspeed(observer: Observer, module: Any) -> None:
     """DeepSpeed drops updates inside its engine; `skipped_steps` is what it says of them."""
 
+    def init(call: Callable[[], Any], self: Any, *args: Any, **kwargs: Any) -> None:
+        call()
+        if self.optimizer is not None:
+            observer.attempts.adopt(self)
+
     def step(call: Callable[[], Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        steps, skipped = self.global_steps, self.skipped_steps
-        result = call()
+        with observer.within("engine") as outermost:
+            if not outermost or not self.is_gradient_accumulation_boundary():
+                return call()
+            steps, skipped, scale = self.global_steps, self.skipped_steps, engine_scale(self)
+            weights = Weights(list(self.module.parameters()))
+            result = call()
         if self.global_steps > steps:
-            observer.attempts.engine_step(self, was_skipped=self.skipped_steps > skipped)
+            observer.attempts.engine_step(self, weights, scale, was_skipped=self.skipped_steps > skipped)
         return result
 
+    around(module.DeepSpeedEngine, "__init__", init)
     around(module.DeepSpeedEngine, "step", step)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,12 @@ def is_unscaled(scaler: Any, inner: Any) -> bool:
     """Whether the scaler has divided this optimizer's gradients already: too late to inject."""
     states = getattr(scaler, "_per_optimizer_states", {})
     return id(inner) in states and getattr(states[id(inner)].get("stage"), "name", "") == "UNSCALED"
+
+
+def engine_scale(engine: Any) -> float | None:
+    """The loss scale of a DeepSpeed engine."""
+    scale = getattr(engine.optimizer, "loss_scale", None)
+    return None if scale is None else plain(float(scale))
 
 
 class Attempts:
@@ -64,7 +71,7 @@ class Attempts:
 
     @contextlib.contextmanager
     def _injecting(self, record: Record, number: int) -> Iterator[None]:
-        with SpoiledBackward(record.optimizer()) as spoiled:
+        with SpoiledBackward(record.parameters()) as spoiled:
             yield
         if spoiled.done:
             record.injected = number
@@ -73,7 +80,7 @@ class Attempts:
         """A window whose overflow the script threw away without a step: the infinite gradient is gone."""
         if record.injected != record.attempts + 1:
             return
-        gradients = [p.grad for p in parameters_of(record.optimizer()) if p.grad is not None]
+        gradients = [p.grad for p in record.parameters() if p.grad is not None]
         if all(bool(gradient.isfinite().all()) for gradient in gradients):
             self._in_window -= 1
             self._close(record, True, {"outcome": "dropped"})
@@ -148,12 +155,24 @@ class Attempts:
             found["scale"] = [attempt.scale, scale_of(attempt.scaler)]
         self._close(record, attempt.injected, found)
 
-    def engine_step(self, engine: Any, was_skipped: bool) -> None:
-        """An attempt of a DeepSpeed engine, which holds optimizer and scaler; what it says is all that is known."""
+    def adopt(self, engine: Any) -> None:
+        """A DeepSpeed engine: it holds optimizer and scaler, and its steps are the attempts."""
         record = self.optimizers.of(engine.optimizer)
+        record.engine = weakref.ref(engine)
         record.kind = f"DeepSpeed {record.kind}"
-        found = {"outcome": "skipped" if was_skipped else "applied", "said_skipped": was_skipped}
-        self._close(record, False, found)
+        record.prepared, record.scaler = True, "script"
+
+    def engine_step(self, engine: Any, weights: Weights, scale: Any, was_skipped: bool) -> None:
+        """An attempt of an engine; an update may be too small to move 16-bit weights, then the engine is believed."""
+        record = self.optimizers.of(engine.optimizer)
+        changed = weights.changed()
+        found = {
+            "outcome": "skipped" if was_skipped and not changed else "applied",
+            "said_skipped": was_skipped,
+            "weights_changed": changed,
+            "scale": [scale, engine_scale(engine)],
+        }
+        self._close(record, record.injected == record.attempts + 1, found)
 
     def abandon(self, record: Record | None) -> None:
         """The step raised: nothing is known of it."""

@@ -32,7 +32,9 @@ def _number(value: Any) -> int | None:
 
 
 def _stores(code: CodeType, name: str) -> bool:
-    return any(step.opname.startswith("STORE_") and step.argval == name for step in dis.get_instructions(code))
+    """Whether the code assigns to a variable; one that it only gets as an argument is another's."""
+    stored = [step.argval for step in dis.get_instructions(code) if "STORE_" in step.opname]
+    return any(name in value if isinstance(value, tuple) else value == name for value in stored)
 
 
 class Counter:
@@ -70,7 +72,8 @@ class Counter:
         return _number(self._read()) if self._read is not None else None
 
     def _is_over(self) -> bool:
-        return self._frame is not None and self._frame.f_back is None and self._frame.f_code.co_name != "<module>"
+        """Whether the frame it was found in has returned: it leads to no attempt any more."""
+        return self._frame is not None and not any(frame is self._frame for frame in frames())
 
     def _search(self) -> None:
         if self.searches >= _SEARCHES:

@@ -22,14 +22,22 @@ def frames() -> list[FrameType]:
     return found
 
 
+unread: set[str] = set()  # functions whose variables could not be read without changing what they see
+
+
 def variables(frame: FrameType) -> dict[str, Any]:
     """A copy of a frame's local variables.
 
-    Before Python 3.13 reading them leaves references to all of them with the frame; those are taken away again.
+    Before Python 3.13 reading them fills the one dictionary that `locals()` gives, too. A function that calls `locals`
+    is left alone there; from others' frames the references are taken away again, so that nothing lives longer.
     """
+    if sys.version_info >= (3, 13) or not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        return dict(frame.f_locals)
+    if "locals" in frame.f_code.co_names:
+        unread.add(frame.f_code.co_name)
+        return {}
     copy = dict(frame.f_locals)
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        frame.f_locals.clear()
+    frame.f_locals.clear()
     return copy
 
 

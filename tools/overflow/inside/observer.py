@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from . import lookup
 from .attempts import Attempts
 from .counters import Counters
 from .events import Recorder, scalar
@@ -15,6 +16,14 @@ from .plan import Plan, parameters_of
 from .weights import State
 
 _TRIES = 50
+
+
+def _reference(thing: Any) -> Callable[[], Any]:
+    """A weak reference where the thing allows one, else one that keeps it."""
+    try:
+        return weakref.ref(thing)
+    except TypeError:
+        return lambda: thing
 
 
 class Observer:
@@ -32,7 +41,7 @@ class Observer:
         self.installed: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers that the script did not make or enable
         self.scaled: tuple[Any, Any] | None = None  # the last loss that a scaler returned, and what it was before
         self._depth: dict[str, int] = {}
-        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._numbers: dict[int, tuple[Callable[[], Any], int]] = {}  # by id, as not everything has a hash
         self._kinds: dict[str, int] = {}
         self._applied_at_last_call: dict[int, int] = {}
         self._noted: dict[str, bool] = {}  # text -> written
@@ -90,10 +99,11 @@ class Observer:
 
     def number_of(self, kind: str, thing: Any) -> int:
         """1 for the first object of a kind that is seen, 2 for the second."""
-        if thing not in self._numbers:
+        known = self._numbers.get(id(thing))
+        if known is None or known[0]() is not thing:
             self._kinds[kind] = self._kinds.get(kind, 0) + 1
-            self._numbers[thing] = self._kinds[kind]
-        return self._numbers[thing]
+            known = self._numbers[id(thing)] = (_reference(thing), self._kinds[kind])
+        return known[1]
 
     def run_pending(self) -> None:
         """Try what has to wait for the script's own classes and variables."""
@@ -133,5 +143,8 @@ class Observer:
                 module = sys.modules.get(name.partition(":")[0])
                 if module is None:
                     self.note(f"--watch {name}: the script never imported {name.partition(':')[0]}")
+            if lookup.unread:
+                names = ", ".join(sorted(lookup.unread))
+                self.note(f"variables of {names} were not read: it calls locals(), whose answer reading would change")
             self._write_notes()
             self.tell("end")

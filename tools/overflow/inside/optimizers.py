@@ -55,7 +55,14 @@ class Record:
     backwards: int = 0  # backward passes that had been seen at the last attempt
     injected: int = 0  # the attempt that was last made to overflow
     current: Attempt | None = None
+    engine: Any = None  # weak reference to the DeepSpeed engine that holds it
     labels: set[str] = field(default_factory=set)
+
+    def parameters(self) -> list[Any]:
+        """What it updates: its own parameters, or its engine's model's."""
+        if self.engine is not None:
+            return list(self.engine().module.parameters())
+        return parameters_of(self.optimizer())
 
     @property
     def names(self) -> set[str]:
@@ -82,8 +89,8 @@ class Optimizers:
         return record
 
     def only_one(self) -> Record | None:
-        """The optimizer, if the process has a single one."""
-        alive = list(self)
+        """The optimizer, if the process has a single one; an engine's counts alone."""
+        alive = [record for record in self if record.engine is not None] or list(self)
         return alive[0] if len(alive) == 1 else None
 
     def identify(self, record: Record) -> None:

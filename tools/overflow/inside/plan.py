@@ -59,13 +59,13 @@ def spoil_first(optimizer: Any) -> bool:
 
 
 class SpoiledBackward:
-    """While open, the first gradient of the optimizer that a backward pass computes gets its infinite element.
+    """While open, the first gradient of these parameters that a backward pass computes gets its infinite element.
 
     This is before gradients are reduced over ranks, so an overflow of one rank reaches the others as a real one does.
     """
 
-    def __init__(self, optimizer: Any) -> None:
-        self.parameters = [parameter for parameter in parameters_of(optimizer) if parameter.requires_grad]
+    def __init__(self, parameters: list[Any]) -> None:
+        self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.handles: list[Any] = []
         self.done = False
 

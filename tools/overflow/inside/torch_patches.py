@@ -48,6 +48,8 @@ def optimizer(observer: Observer, module: Any) -> None:
 
     def before(self: Any, args: Any, kwargs: Any) -> None:
         attempts = observer.attempts
+        if observer.is_within("engine"):
+            return
         current = attempts.optimizers.of(self).current
         if current is not None and current.is_raw:  # its step raised
             attempts.abandon(attempts.optimizers.of(self))
