@@ -48,7 +48,7 @@ def test_a_second_loop_is_found_when_the_first_has_returned() -> None:
         global_step = begin
         for _ in range(2):
             counter.sample(may_search=True)
-            global_step += 1  # noqa: SIM113
+            global_step += 1
 
     train(0)
     train(10)
