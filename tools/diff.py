@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
-ABSENT = "0" * 40
-
 
 def blob_id(data: bytes) -> str:
     """The id under which git stores these bytes as a file (SHA-1 object format)."""

@@ -105,6 +105,11 @@ def test_a_path_that_no_diff_can_hold_is_an_error(path):
         unified_diff(path, b"a", b"b")
 
 
+def test_three_lines_of_context_unless_told_otherwise():
+    before, after = PAIRS["two changes far apart"]
+    assert unified_diff("f.py", before, after) == unified_diff("f.py", before, after, context=3)
+
+
 def test_negative_context_is_an_error():
     with pytest.raises(ValueError, match="got -1"):
         unified_diff("f.py", b"a", b"b", context=-1)
