@@ -46,6 +46,7 @@ def result(request, tmp_path_factory):
         "LOCAL_RANK": "0",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
+        "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
         "RANK": "0",
@@ -100,3 +101,7 @@ def test_the_guard_for_non_finite_gradients_is_refused(result):
 def test_attaching_and_detaching_work_here_too(result):
     assert result["attached"] == [6, 5, 1]
     assert result["detached"] == ["accelerate.accelerator", "DeepSpeedOptimizerWrapper"]
+
+
+def test_the_callback_counts_once_with_and_without_an_attached_accelerator(result):
+    assert result["trainer"] == [[[1, 2, 3, 4, 5], 6, 5, 1]] * 2

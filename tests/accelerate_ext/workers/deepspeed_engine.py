@@ -21,18 +21,20 @@ STAGE, OUT = int(sys.argv[1]), Path(sys.argv[2])
 INF = float("inf")
 
 
-def make(cls=accelerate_ext.Accelerator, accumulation=1, **options):
-    AcceleratorState._reset_state()
-    GradientState._reset_state()
-    config = {
+def config_of(accumulation):
+    return {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": accumulation,
         "fp16": {"enabled": True, "initial_scale_power": 4, "hysteresis": 1, "loss_scale_window": 1000},
         "zero_optimization": {"stage": STAGE},
         "zero_allow_untested_optimizer": True,
-        "gradient_clipping": 1.0,
     }
-    plugin = DeepSpeedPlugin(hf_ds_config=config)
+
+
+def make(cls=accelerate_ext.Accelerator, accumulation=1, **options):
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    plugin = DeepSpeedPlugin(hf_ds_config=config_of(accumulation))
     accelerator = cls(deepspeed_plugin=plugin, gradient_accumulation_steps=accumulation, **options)
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
@@ -77,6 +79,7 @@ def main():
     results["after accumulation"] = summary(accelerator, model, optimizer)
     results |= refusals()
     results |= attached()
+    results["trainer"] = [in_a_trainer(attach) for attach in (False, True)]
     (OUT / "result.json").write_text(json.dumps(results))
 
 
@@ -130,6 +133,55 @@ def attached():
     counts = summary(accelerator, model, optimizer)["counts"]
     accelerate_ext.detach(accelerator)
     return {"attached": counts, "detached": [type(accelerator).__module__, type(optimizer).__name__]}
+
+
+class TrainerModel(nn.Module):
+    """Overflows in the third forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.forwards = nn.Linear(4, 1), 0
+
+    def forward(self, x, labels=None):
+        self.forwards += 1
+        loss = self.linear(x.to(self.linear.weight.dtype)).float().pow(2).mean()
+        return {"loss": loss * INF if self.forwards == 3 else loss}
+
+
+class Told:
+    def __init__(self):
+        self.steps = []
+
+    def update(self, t):
+        self.steps.append(t)
+
+
+def in_a_trainer(attach):
+    """An unpatched Trainer with the callback."""
+    import transformers
+
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    ema = Told()
+    callback = accelerate_ext.AppliedStepCallback(ema=ema)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(OUT / "trainer"),
+        use_cpu=True,
+        fp16=True,
+        deepspeed=config_of(accumulation=1),
+        max_steps=6,
+        per_device_train_batch_size=2,
+        optim="adamw_torch",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+    )
+    data = [{"x": torch.ones(4), "labels": 0} for _ in range(40)]
+    trainer = transformers.Trainer(model=TrainerModel(), args=arguments, train_dataset=data, callbacks=[callback])
+    if attach:
+        accelerate_ext.attach(trainer.accelerator)
+    trainer.train()
+    return [ema.steps, callback.attempted_step, callback.applied_step, callback.skipped_steps]
 
 
 def run_on_any_cpu():
