@@ -43,7 +43,7 @@ def finite_runs(run_suite, tmp_path_factory):
 
     def record(folder: Path | None) -> dict[str, dict]:
         records = tmp_path_factory.mktemp("records")
-        session = run_suite(folder, "-m", "finite", "--tb=short", records=records)
+        session = run_suite(folder, "case_finite.py", "--tb=short", records=records)
         assert session.having("failure") + session.having("error") == [], session.output
         return {path.stem: json.loads(path.read_text()) for path in sorted(records.iterdir())}
 
