@@ -20,6 +20,8 @@ pytestmark = [pytest.mark.network, pytest.mark.processes, pytest.mark.xdist_grou
 QUICK = ("test_optimizer", "test_scheduler", "test_accelerator")
 OTHERS = ("test_cpu", "test_grad_sync", "test_kwargs_handlers", "test_memory_utils", "test_state_checkpointing")
 FILES = QUICK + (OTHERS if os.environ.get("ACCELERATE_TESTS") == "all" else ())
+# Compares the memory of the whole process before and after; it fails and passes by turns, patched or not.
+UNSTEADY = "not test_free_memory_dereferences_prepared_components"
 
 
 def pip(*arguments: str) -> None:
@@ -48,7 +50,8 @@ def outcomes(source: Path, name: str, copy: Path | None, report: Path) -> dict[s
     environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     for variable in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
         environment.pop(variable, None)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junit-xml={report}", f"{name}.py"]
+    options = ["-q", "-p", "no:cacheprovider", "-k", UNSTEADY, f"--junit-xml={report}"]
+    command = [sys.executable, "-m", "pytest", *options, f"{name}.py"]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     cases = ElementTree.parse(report).iter("testcase")
