@@ -118,6 +118,39 @@ def test_a_script_that_fails_leaves_what_was_seen(workshop, tmp_path: Path) -> N
     assert ran.timeline.complete
 
 
+OURS = """
+import sys
+import torch
+from accelerate_ext import Accelerator
+from accelerate_ext.ema import PostHocEMA
+accelerator = Accelerator(cpu=True)
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+ema = PostHocEMA(model)
+optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters(), lr=0.1, fused="--fused" in sys.argv))
+for _ in range(4):
+    with accelerator.attempt(model):
+        accelerator.backward(model(torch.randn(2, 4)).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+    ema.update(accelerator.applied_step)
+    global_step = accelerator.applied_step
+accelerator.save_state(f"checkpoint-{global_step}")
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--fused",)], ids=["plain", "fused"])
+def test_a_loop_on_our_accelerator_has_no_defect(workshop, tmp_path: Path, options: tuple[str, ...]) -> None:
+    ran = workshop.run(script(tmp_path, OURS), tmp_path, Plan(at=(2,)), *options, path=(ROOT,))
+    assert ran.exit_code == 0, ran.output
+    assert outcomes(ran) == "applied skipped applied applied"
+    assert ran.timeline.optimizers[1].scaler == "installed"
+    assert [event["moved"] for event in ran.timeline.of("average")] == [None, False, None, None]
+    assert ran.timeline.counters["global_step"] == 3
+    assert defects(ran) == []
+    assert notes(ran) == []
+
+
 HEAD = """
 import torch
 torch.manual_seed(0)
@@ -365,6 +398,14 @@ def test_an_average_of_another_name_is_watched_on_request(workshop, tmp_path: Pa
     ran = workshop.run(path, tmp_path, Plan(at=(2,)), watch=("__main__:Slow.follow",))
     assert [event["moved"] for event in ran.timeline.of("average")] == [None, True, None]
     assert workshop.run(path, tmp_path, Plan(at=(2,))).timeline.of("average") == []
+
+
+def test_an_average_without_a_hash_can_be_watched(workshop, tmp_path: Path) -> None:
+    text = EMA_CLASS.replace("class Slow:", "class Slow:\n    def __eq__(self, other): raise TypeError\n")
+    path = script(tmp_path, HEAD + ACCELERATED + text)
+    ran = workshop.run(path, tmp_path, Plan(at=(2,)), watch=("__main__:Slow.follow",))
+    assert ran.exit_code == 0, ran.output
+    assert [event["moved"] for event in ran.timeline.of("average")] == [None, True, None]
 
 
 def test_what_cannot_be_watched_is_told(workshop, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from .events import plain
-from .optimizers import Attempt, Optimizers, Record, innermost, outcome_of, scale_of
+from .optimizers import Attempt, Optimizers, Record, innermost, innermost_scaler, outcome_of, scale_of
 from .plan import SpoiledBackward, parameters_of, spoil_first
 from .weights import Weights
 
@@ -115,6 +115,7 @@ class Attempts:
         """Begin an attempt; None if one of this optimizer is under way or no backward pass came before it."""
         record = self.optimizers.of(optimizer)
         inner = innermost(optimizer)
+        scaler = innermost_scaler(scaler)
         if record.current is not None or not (closure or self._has_gradients(record, inner)):
             return None
         record.prepared = record.prepared or prepared

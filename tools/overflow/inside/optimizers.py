@@ -21,6 +21,14 @@ def innermost(optimizer: Any) -> Any:
     return optimizer
 
 
+def innermost_scaler(scaler: Any) -> Any:
+    """The GradScaler behind an object that stands in for it while an optimizer steps."""
+    base = getattr(sys.modules.get("torch.amp.grad_scaler"), "GradScaler", ())
+    if scaler is None or isinstance(scaler, base):
+        return scaler
+    return next((value for value in getattr(scaler, "__dict__", {}).values() if isinstance(value, base)), scaler)
+
+
 def scale_of(scaler: Any) -> float | None:
     scale = getattr(scaler, "_scale", None)
     return None if scale is None else plain(float(scale))
