@@ -43,6 +43,7 @@ CODES = {
     "nested-reset": "window state is cleared under a test that cannot be repeated safely",
     "window-of-updates": "a sum over several updates cannot be freed of what a skipped update added",
     "flag-passed": "the boundary flag is an argument of a function that this file does not show",
+    "leaves": "the block ends the iteration or the function, and what follows would run for a skipped update",
     "layout": "the code is laid out in a way that an edit cannot follow",
     "internal": "the rewrite failed its own check and was taken back; please report it",
     # left

@@ -91,6 +91,13 @@ class Work:
         """Ids of all statements that run for applied updates only."""
         return {id(node) for block in self.blocks if self.gates(block) for node in within(block.statements)}
 
+    def closed(self) -> set[int]:
+        """Ids of all statements that no rule may gate on their own: gated already, or in a block that was refused."""
+        refused = {(site.line, site.kind) for site in self.sites if site.outcome is Outcome.REFUSED}
+        blocks = [block for block in self.blocks if (block.node.lineno, block.role.value) in refused]
+        blocks += [block for block in self.blocks if block.role is Role.NORM_LOG]
+        return self.gated() | {id(node) for block in blocks for node in within(block.statements)}
+
     def counters(self) -> dict[Identity, Block]:
         """Counters that now count applied updates, each with the first block that does so."""
         found: dict[Identity, Block] = {}

@@ -112,7 +112,9 @@ def compound(children):
         TESTS.map(lambda test: f"if {test}:"),
         st.sampled_from(["with acc.accumulate(model):", "for i in range(3):", "while step < 3:", "try:"]),
     )
-    tail = st.one_of(st.just(""), block.map("else:\n{}".format), st.tuples(TESTS, block).map(lambda x: f"elif {x[0]}:\n{x[1]}"))
+    tail = st.one_of(
+        st.just(""), block.map("else:\n{}".format), st.tuples(TESTS, block).map(lambda x: f"elif {x[0]}:\n{x[1]}")
+    )
 
     def join(parts):
         head, comment, body, rest = parts
@@ -153,7 +155,7 @@ def loops(draw):
     return (text if end else text.rstrip("\n")).replace("    ", unit).replace("\n", newline)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(loops())
 def test_any_loop_is_rewritten_once_and_nothing_but_the_edits_changes(text):
     data = text.encode()

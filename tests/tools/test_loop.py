@@ -68,7 +68,10 @@ def test_a_guard_that_clips_and_steps_lets_its_own_tail_be_seen():
         ("if accelerator.sync_gradients:\n    optimizer.zero_grad()", Role.BOUNDARY),
         ("if accelerator.sync_gradients and global_step % 9 == 0:\n    log_grad_norm(model)", Role.NORM_LOG),
         ("if accelerator.sync_gradients or step == 3:\n    global_step += 1", Role.UNCLEAR),
-        ("if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:\n    global_step += 1", Role.APPLIED),
+        (
+            "if accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped:\n    global_step += 1",
+            Role.APPLIED,
+        ),
         ("if not optimizer.step_was_skipped:\n    global_step += 1", Role.APPLIED),
         ("if accelerator.optimizer_step_was_skipped:\n    continue\nglobal_step += 1", Role.APPLIED),
         ("if not (accelerator.sync_gradients and optimizer.step_was_skipped):\n    scheduler.step()", Role.APPLIED),

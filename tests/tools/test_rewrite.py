@@ -125,7 +125,9 @@ def test_the_collector_is_left_as_it_was_found():
 def test_a_long_test_is_broken_a_clause_a_line_and_a_short_one_is_not():
     guard = "if accelerator.sync_gradients and accelerator.is_main_process:"
     short = rewrite(LOOP.replace("if accelerator.sync_gradients:  # größer", guard).encode()).after.decode()
-    clauses = "accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped and accelerator.is_main_process"
+    clauses = (
+        "accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped and accelerator.is_main_process"
+    )
     assert f"        if {clauses}:\n" in short
     longer = guard.replace("is_main_process:", "is_main_process and ready:")
     broken = rewrite(LOOP.replace("if accelerator.sync_gradients:  # größer", longer).encode()).after.decode()

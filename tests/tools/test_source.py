@@ -23,7 +23,9 @@ def test_bytes_come_back_as_they_were_read(data):
     assert Source.from_bytes(data).to_bytes() == data
 
 
-@pytest.mark.parametrize("data", [b"x = 1\0", "# coding: utf-8\nx = 'é'".encode("latin-1"), b"# coding: nonsense\nx = 1"])
+@pytest.mark.parametrize(
+    "data", [b"x = 1\0", "# coding: utf-8\nx = 'é'".encode("latin-1"), b"# coding: nonsense\nx = 1"]
+)
 def test_what_is_no_text_is_an_error_that_says_why(data):
     with pytest.raises(SourceError):
         Source.from_bytes(data)
@@ -61,7 +63,11 @@ def test_edits_that_overlap_are_refused():
         Source("abcd").edited([Edit(0, 3, ""), Edit(2, 4, "")])
 
 
-@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40), st.integers(0, 40), st.text(max_size=5))
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40),
+    st.integers(0, 40),
+    st.text(max_size=5),
+)
 def test_an_insertion_leaves_both_sides_as_they_were(text, at, more):
     at = min(at, len(text))
     assert Source(text).edited([Edit(at, at, more)]).text == text[:at] + more + text[at:]

@@ -12,7 +12,7 @@ from .flow import Flow
 from .paths import State
 from .script import Scope
 from .traits import Traits
-from .tree import within
+from .tree import inner_blocks, within
 from .window import cleared
 
 
@@ -74,8 +74,8 @@ class Blocks:
             state = self.flow.before.get(node)
             if state is None or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 continue
-            if not state.is_after_step and not self.script.shows_signs(node):
-                continue
+            if state.sync is False or not (state.is_after_step or self.script.shows_signs(node)):
+                continue  # never reached at a boundary, or nothing to see
             if isinstance(node, ast.If) and self.flow.tests[node].is_flagged:
                 result = self._flagged(node, self.flow.tests[node], state, scope, block[index + 1 :])
                 yield from result
@@ -86,9 +86,8 @@ class Blocks:
             if is_open and state.sync is not False and self.traits.counts(node) and not self._asks(node):
                 tail.append(node)
                 continue
-            if state.is_after_step or self.script.shows_signs(node):
-                for inner in self._inner(node):
-                    yield from self._visit(inner, scope)
+            for inner in self._inner(node):
+                yield from self._visit(inner, scope)
         if tail and scope in self.flow.stepping:  # a function that is called behind a step is gated where it is called
             state = self.flow.before[tail[0]]
             yield Block(Role.TAIL, tail[0], scope, state, tail)
@@ -159,12 +158,14 @@ class Blocks:
             return Role.BOUNDARY  # the flag is asked inside: that is where it is looked at
         if self.traits.logs_gradients(node.body):
             return Role.NORM_LOG
-        if all(self._is_boundary(item) for item in within(node.body)) and not node.orelse:
+        if all(self._is_boundary(item) for item in within(node.body)):
             return Role.BOUNDARY
         return Role.BOOKKEEPING
 
     def _is_boundary(self, node: ast.stmt) -> bool:
         """Whether a statement does nothing that has to do with an applied update."""
+        if inner_blocks(node):
+            return True  # its parts are looked at one by one
         if self.traits.must_run(node) or isinstance(node, (ast.Pass, ast.Continue)) or cleared(node, None):
             return True
         if isinstance(node, (ast.Assign, ast.AnnAssign)) and self.traits.counter(node) is None:

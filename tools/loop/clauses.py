@@ -119,7 +119,9 @@ class Clauses:
     @property
     def words(self) -> re.Pattern[str]:
         """What any use of a flag shows in the text: its name, or that of an alias."""
-        return re.compile("|".join([FLAGS.pattern, *(rf"\b{re.escape(name)}\b" for name in sorted(self.alias_names()))]))
+        return re.compile(
+            "|".join([FLAGS.pattern, *(rf"\b{re.escape(name)}\b" for name in sorted(self.alias_names()))])
+        )
 
     def alias_names(self) -> set[str]:
         return {name for _, name in self._aliases}

@@ -251,6 +251,15 @@ class Script:
             parent = self.places[parent].parent
         return parent
 
+    def has_rest(self, node: ast.stmt) -> bool:
+        """Whether anything follows a statement in its iteration, or in its function where no loop is round it."""
+        for inner in (node, *self.ancestors(node)):
+            if isinstance(inner, (ast.For, ast.AsyncFor, ast.While)) and inner is not node:
+                return False
+            if self.places[inner].following:
+                return True
+        return False
+
     def ancestors(self, node: ast.stmt) -> Iterator[ast.stmt]:
         """The statements round a statement in its own function, innermost first."""
         parent = self.places[node].parent

@@ -54,7 +54,7 @@ def _gate(work: Work, block: Block) -> None:
     if flag is None:
         return
     window = work.windows.read(block.statements, node)
-    refusal = window.refusal or reset_window.refusal(work, block, window)
+    refusal = window.refusal or reset_window.refusal(work, block, window) or _leaving(work, node, window)
     if refusal is not None:
         work.refuse(node, block.role.value, refusal)
         return
@@ -64,6 +64,22 @@ def _gate(work: Work, block: Block) -> None:
     make = _nest if block.has_else else _join
     if work.edit(node, block.role.value, lambda: make(work, block, node, sync, flag, window)):
         _report(work, block, flag, window)
+
+
+def _leaving(work: Work, node: ast.If, window: Window) -> Refusal | None:
+    """A block that ends the iteration keeps what follows it from boundaries; a skipped update must not get there."""
+    jumps = (ast.Continue, ast.Break, ast.Return, ast.Raise)
+    last = next((item for item in node.body if isinstance(item, jumps)), None)
+    if last is None or not work.script.has_rest(node):
+        return None
+    if isinstance(last, ast.Continue):
+        window.lines.append("continue")
+        return None
+    return Refusal(
+        "leaves",
+        f"the block always ends by `{work.layout.text(last)}`; on a skipped update what follows it would run, which so "
+        "far no boundary reaches. Put the bookkeeping in a block of its own",
+    )
 
 
 def _join(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, window: Window) -> list[Edit]:

@@ -33,7 +33,7 @@ _STEP = re.compile(r"step\s*\(")
 
 def gate_scheduler(work: Work) -> None:
     """Gate the steps of schedulers that were not prepared; report the others."""
-    gated = work.gated()
+    gated = work.closed()
     for node in work.script.statements_with(_STEP):
         owner = work.traits.scheduler(node)
         state = work.in_iteration(node) if owner is not None else None

@@ -30,7 +30,6 @@ import ast
 import re
 from collections.abc import Iterable
 
-from ..loop.blocks import Role
 from ..loop.flag import Flag
 from ..loop.names import last
 from ..loop.objects import Identity
@@ -48,9 +47,7 @@ def gate_triggers(work: Work) -> None:
     counters = work.counters()
     if not counters:
         return
-    gated = work.gated() | {
-        id(node) for block in work.blocks if block.role is Role.NORM_LOG for node in within(block.statements)
-    }
+    gated = work.closed()
     words = "|".join(sorted({rf"\b{re.escape(last(item.key))}\b" for item in counters}))
     for node in work.script.statements_with(re.compile(words)):
         if (

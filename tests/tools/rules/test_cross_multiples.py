@@ -34,11 +34,15 @@ def test_a_block_that_every_update_reaches_keeps_its_test(make_loop):
 
 
 def test_a_block_that_counts_itself_keeps_its_test(make_loop):
-    body = "if accelerator.sync_gradients and not generator_step:\n    other += 1\n    if other % 9 == 0:\n        save()"
+    body = (
+        "if accelerator.sync_gradients and not generator_step:\n    other += 1\n    if other % 9 == 0:\n        save()"
+    )
     assert "multiple-crossed" not in make_loop(**BOTH).codes(body)
 
 
 @pytest.mark.parametrize("end", ["    if stop:\n        break"])
 def test_a_block_that_can_be_left_early_is_refused(make_loop, end):
-    body = f"if accelerator.sync_gradients and not generator_step:\n    if global_step % 9 == 0:\n        save()\n{end}"
+    body = (
+        f"if accelerator.sync_gradients and not generator_step:\n    if global_step % 9 == 0:\n        save()\n{end}"
+    )
     assert "crossing" in make_loop(**BOTH).codes(body)

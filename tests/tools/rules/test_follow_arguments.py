@@ -34,9 +34,15 @@ def test_a_flag_for_bookkeeping_says_that_the_update_was_applied():
 def test_keywords_and_aliases_are_followed():
     by_name = TEXT.replace("accelerator.sync_gradients)", "is_boundary=accelerator.sync_gradients)")
     assert "is_boundary=accelerator.sync_gradients and not" in rewrite(by_name.encode()).after.decode()
-    alias = TEXT.replace("            self.after(1, accelerator", "            synced = accelerator.sync_gradients\n            self.after(1, x")
+    alias = TEXT.replace(
+        "            self.after(1, accelerator",
+        "            synced = accelerator.sync_gradients\n            self.after(1, x",
+    )
     alias = alias.replace("x.sync_gradients", "synced")
-    assert "self.after(1, synced and not accelerator.optimizer_step_was_skipped)" in rewrite(alias.encode()).after.decode()
+    assert (
+        "self.after(1, synced and not accelerator.optimizer_step_was_skipped)"
+        in rewrite(alias.encode()).after.decode()
+    )
 
 
 def test_nothing_is_followed_where_the_user_says_so():
@@ -61,5 +67,7 @@ def test_a_function_that_clips_or_clears_gradients_is_refused(line):
 
 
 def test_above_the_step_an_argument_means_something_else():
-    text = TEXT.replace("                optimizer.step()\n", "").replace("sync_gradients)\n", "sync_gradients)\n            optimizer.step()\n")
+    text = TEXT.replace("                optimizer.step()\n", "").replace(
+        "sync_gradients)\n", "sync_gradients)\n            optimizer.step()\n"
+    )
     assert rewrite(text.encode()).after == text.encode()

@@ -33,11 +33,23 @@ def test_the_test_alone_changes(loop):
     [
         ("accelerator.sync_gradients and main", f"{GATE} and main"),
         ("main and accelerator.sync_gradients", f"main and {GATE}"),
-        ("(accelerator.sync_gradients) and main", "(accelerator.sync_gradients) and not accelerator.optimizer_step_was_skipped and main"),
+        (
+            "(accelerator.sync_gradients) and main",
+            "(accelerator.sync_gradients) and not accelerator.optimizer_step_was_skipped and main",
+        ),
         ("(accelerator.sync_gradients and main)", f"({GATE} and main)"),
-        ("accelerator.sync_gradients is True", "accelerator.sync_gradients is True and not accelerator.optimizer_step_was_skipped"),
-        ("accelerator.gradient_state.sync_gradients", "accelerator.gradient_state.sync_gradients and not accelerator.optimizer_step_was_skipped"),
-        ("not (not accelerator.sync_gradients)", "not (not accelerator.sync_gradients) and not accelerator.optimizer_step_was_skipped"),
+        (
+            "accelerator.sync_gradients is True",
+            "accelerator.sync_gradients is True and not accelerator.optimizer_step_was_skipped",
+        ),
+        (
+            "accelerator.gradient_state.sync_gradients",
+            "accelerator.gradient_state.sync_gradients and not accelerator.optimizer_step_was_skipped",
+        ),
+        (
+            "not (not accelerator.sync_gradients)",
+            "not (not accelerator.sync_gradients) and not accelerator.optimizer_step_was_skipped",
+        ),
     ],
 )
 def test_the_clause_goes_behind_the_one_that_asks_for_the_boundary(loop, test, wanted):

@@ -52,7 +52,9 @@ def test_an_exit_that_does_something_is_not_taken_on_a_skip(loop):
 
 
 def test_an_exit_that_depends_on_something_else_too_is_refused(loop):
-    assert "unclear-test" in loop.stays("if not accelerator.sync_gradients and step:\n    ema.step()\n    continue\nx = 1")
+    assert "unclear-test" in loop.stays(
+        "if not accelerator.sync_gradients and step:\n    ema.step()\n    continue\nx = 1"
+    )
 
 
 def test_an_unprepared_optimizer_is_refused(make_loop):

@@ -16,13 +16,22 @@ def test_stop_tests_and_other_numbers_stay(loop, body):
 
 @pytest.mark.parametrize(
     "test",
-    ["global_step % 9 == 0", "not global_step % 9", "global_step == 9", "global_step in (3, 9)", "(global_step + 1) % 9 == 0"],
+    [
+        "global_step % 9 == 0",
+        "not global_step % 9",
+        "global_step == 9",
+        "global_step in (3, 9)",
+        "(global_step + 1) % 9 == 0",
+    ],
 )
 def test_single_values_are_asked_after_an_applied_update_only(loop, test):
-    assert loop.becomes(
-        f"{COUNT}if {test}:\n    save()",
-        f"{COUNTED}if {GATE} and {test}:\n    save()",
-    ) or True
+    assert (
+        loop.becomes(
+            f"{COUNT}if {test}:\n    save()",
+            f"{COUNTED}if {GATE} and {test}:\n    save()",
+        )
+        or True
+    )
 
 
 def test_a_long_test_is_written_a_clause_a_line(loop):

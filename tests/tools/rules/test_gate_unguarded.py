@@ -71,7 +71,12 @@ def test_two_statements_on_a_line_with_other_code_are_refused(make_loop):
 
 
 def test_loops_without_an_accelerator_are_none_of_our_business(make_loop):
-    text = make_loop(**NONE).source("global_step += 1").replace("accelerator", "trainer").replace("Accelerator", "Trainer")
+    text = (
+        make_loop(**NONE)
+        .source("global_step += 1")
+        .replace("accelerator", "trainer")
+        .replace("Accelerator", "Trainer")
+    )
     from tools.rewrite import rewrite
 
     assert rewrite(text.encode()).sites == ()

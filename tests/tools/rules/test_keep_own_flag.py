@@ -28,7 +28,9 @@ def test_a_test_that_says_whose_turn_it_was_asks_that_one(make_loop):
 
 
 def test_a_turn_that_has_changed_since_says_nothing(make_loop):
-    body = "generator_step = not generator_step\nif accelerator.sync_gradients and generator_step:\n    global_step += 1"
+    body = (
+        "generator_step = not generator_step\nif accelerator.sync_gradients and generator_step:\n    global_step += 1"
+    )
     after = make_loop(**BOTH).rewrite(body).after.decode()
     assert "accelerator.sync_gradients and not step_was_skipped and generator_step" in after
 
@@ -40,9 +42,14 @@ def test_a_name_that_is_taken_is_not_used_again(make_loop):
 
 
 def test_a_step_that_shares_its_line_keeps_it(make_loop):
-    loop = make_loop(prepared=BOTH["prepared"], step=TURNS.replace("optimizer.step()\n        other", "optimizer.step(); other"))
+    loop = make_loop(
+        prepared=BOTH["prepared"], step=TURNS.replace("optimizer.step()\n        other", "optimizer.step(); other")
+    )
     after = loop.rewrite("if accelerator.sync_gradients:\n    global_step += 1").after.decode()
-    assert "other_optimizer.step(); step_was_skipped = other_optimizer.step_was_skipped; other_optimizer.zero_grad()" in after
+    assert (
+        "other_optimizer.step(); step_was_skipped = other_optimizer.step_was_skipped; other_optimizer.zero_grad()"
+        in after
+    )
 
 
 def test_arms_that_cover_every_value_of_a_phase_leave_no_gap(make_loop):

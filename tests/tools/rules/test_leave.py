@@ -19,7 +19,11 @@ GATE = "accelerator.sync_gradients and not accelerator.optimizer_step_was_skippe
         ("optimizer.step()\n", f"if {GATE}:\n    global_step += 1", "applied"),
         ("if accelerator.sync_gradients:\n    global_step += 1\noptimizer.step()\n", "", "before-step"),
         (f"if {GATE}:\n    x = 1\noptimizer.step()\n", "", "stale-flag"),
-        ("optimizer.step()\n", "if not accelerator.optimizer_step_was_skipped:\n    global_step += 1", "flag-without-sync"),
+        (
+            "optimizer.step()\n",
+            "if not accelerator.optimizer_step_was_skipped:\n    global_step += 1",
+            "flag-without-sync",
+        ),
         ("accelerator.accumulate(model)\n", "if accelerator.sync_gradients:\n    global_step += 1", "no-step"),
     ],
 )

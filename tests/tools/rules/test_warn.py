@@ -10,8 +10,16 @@ COUNT = "if accelerator.sync_gradients:\n    global_step += 1\n"
     [
         ("num_train_epochs = math.ceil(args.max_train_steps / n)\noptimizer.step()\n", COUNT, "epoch-budget"),
         ("first_epoch = global_step // n\noptimizer.step()\n", COUNT, "resume-arithmetic"),
-        ("while global_step < 9:\n    optimizer.step()\n    if accelerator.sync_gradients:\n        global_step += 1\n", "", "while-bound"),
-        ("for i in range(global_step, 9):\n    optimizer.step()\n    if accelerator.sync_gradients:\n        global_step += 1\n", "", "range-bound"),
+        (
+            "while global_step < 9:\n    optimizer.step()\n    if accelerator.sync_gradients:\n        global_step += 1\n",
+            "",
+            "while-bound",
+        ),
+        (
+            "for i in range(global_step, 9):\n    optimizer.step()\n    if accelerator.sync_gradients:\n        global_step += 1\n",
+            "",
+            "range-bound",
+        ),
         ("optimizer.step()\n", COUNT + "    accelerator.wait_for_everyone()", "collectives"),
         ("optimizer = torch.optim.AdamW([], fused=True)\noptimizer.step()\n", COUNT, "fused-optimizer"),
         ("num_tokens += 8\noptimizer.step()\n", COUNT, "data-counter"),
