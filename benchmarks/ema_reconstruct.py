@@ -1,6 +1,6 @@
 """Time and memory of building averages from snapshots, beside other packages, in one interleaved run.
 
-    python benchmarks/ema_reconstruct.py [--elements 22_000_000] [--snapshots 32] [--rounds 3] [--json FILE]
+    python -m benchmarks.ema_reconstruct [--elements 22_000_000] [--snapshots 32] [--rounds 3] [--json FILE]
 
 Needs ema-pytorch, pytorch-posthoc-ema and nitrous-ema for their rows; those that are not installed are left out. Every
 measurement runs in a process of its own: the time is that of the call, the memory what it adds at its peak.
@@ -28,7 +28,6 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
 from accelerate_ext.ema import profile, reconstruct
 
 WIDTHS = (0.05, 0.10)
@@ -158,8 +157,18 @@ def resident() -> int:
 
 
 def in_own_process(name: str, work: Path, elements: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--row", name, "--work", str(work), "--elements", str(elements)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.ema_reconstruct",
+        "--row",
+        name,
+        "--work",
+        str(work),
+        "--elements",
+        str(elements),
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parent.parent)
     if ran.returncode:
         raise SystemExit(f"{name} failed:\n{ran.stderr[-2000:]}")
     return json.loads(ran.stdout.splitlines()[-1])
