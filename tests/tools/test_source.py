@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tools.source import Edit, Source, SourceError
 
 ENCODED = [
-    "x = 1\n".encode(),
+    b"x = 1\n",
     b"\xef\xbb\xbfx = 'caf\xc3\xa9'\r\n",
     "# -*- coding: latin-1 -*-\nx = 'café'\n".encode("latin-1"),
     "# vim: set fileencoding=cp1252 :\r\nx = '\u20ac'".encode("cp1252"),

@@ -13,7 +13,9 @@ from .gate_triggers import gate_triggers
 from .gate_unguarded import gate_unguarded
 from .keep_own_flag import keep_own_flag
 from .leave import leave
-from .warn import warn
+from .refuse_guards import refuse_guards
+from .warn_counters import warn_counters
+from .warn_flags import warn_flags
 
 RULES: tuple[Rule, ...] = (
     gate_bookkeeping,  # first: the blocks that decide which counters now count applied updates
@@ -26,5 +28,7 @@ RULES: tuple[Rule, ...] = (
     gate_scheduler,
     keep_own_flag,  # last of the edits: every rule above may ask for a kept flag
     leave,
-    warn,
+    refuse_guards,
+    warn_counters,
+    warn_flags,
 )

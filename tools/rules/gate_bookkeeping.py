@@ -77,8 +77,8 @@ def _leaving(work: Work, node: ast.If, window: Window) -> Refusal | None:
         return None
     return Refusal(
         "leaves",
-        f"the block always ends by `{work.layout.text(last)}`; on a skipped update what follows it would run, which so "
-        "far no boundary reaches. Put the bookkeeping in a block of its own",
+        f"the block always ends by `{work.layout.text(last)}`; on a skipped update what follows it would run, which "
+        "so far no boundary reaches. Put the bookkeeping in a block of its own",
     )
 
 

@@ -1,4 +1,4 @@
-"""What leans on a counter of applied updates."""
+"""What hides from the flag."""
 
 import pytest
 
@@ -8,23 +8,8 @@ COUNT = "if accelerator.sync_gradients:\n    global_step += 1\n"
 @pytest.mark.parametrize(
     ("step", "body", "code"),
     [
-        ("num_train_epochs = math.ceil(args.max_train_steps / n)\noptimizer.step()\n", COUNT, "epoch-budget"),
-        ("first_epoch = global_step // n\noptimizer.step()\n", COUNT, "resume-arithmetic"),
-        (
-            "while global_step < 9:\n    optimizer.step()\n    if accelerator.sync_gradients:\n        global_step += 1\n",
-            "",
-            "while-bound",
-        ),
-        (
-            "for i in range(global_step, 9):\n    optimizer.step()\n    if accelerator.sync_gradients:\n        global_step += 1\n",
-            "",
-            "range-bound",
-        ),
         ("optimizer.step()\n", COUNT + "    accelerator.wait_for_everyone()", "collectives"),
         ("optimizer = torch.optim.AdamW([], fused=True)\noptimizer.step()\n", COUNT, "fused-optimizer"),
-        ("num_tokens += 8\noptimizer.step()\n", COUNT, "data-counter"),
-        ("if resumed:\n    progress_bar.update(1)\n    continue\noptimizer.step()\n", COUNT, "fast-forward"),
-        ("accelerator.backward(loss)\nnum_steps += 1\noptimizer.step()\n", "", "before-step"),
         ("args.opt.step()\n", COUNT, "prepared-elsewhere"),
     ],
 )

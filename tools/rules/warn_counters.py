@@ -1,7 +1,7 @@
 """What a person should know next to the rewrite: bounds, budgets and arithmetic that lean on a counter of updates.
 
 What: `while` bounds and `range` loops on the counter, epoch budgets, resume arithmetic, progress bars of a
-fast-forward, collectives in gated blocks, fused optimizers, counters that move before the step.
+fast-forward, counters that move before the step.
 
 Why: a counter of applied updates can stand still. A loop that ends by it may not end if every update overflows; a
 budget of epochs may end a few updates short; a resumed run may see batches again.
@@ -21,30 +21,20 @@ import ast
 import re
 
 from ..loop import names
-from ..loop.blocks import Role
 from ..loop.names import key
 from ..loop.obstacles import Refusal
-from ..loop.tree import calls_of, expressions, within
+from ..loop.tree import expressions, within
 from ..work import Work
 
-_COLLECTIVE = re.compile(
-    r"^(gather|gather_for_metrics|reduce|wait_for_everyone|broadcast|all_reduce|barrier|pad_across\w*)$"
-)
-_COLLECTIVES = re.compile(r"gather|reduce|wait_for_everyone|broadcast|barrier|pad_across")
 _BUDGET = re.compile(r"ceil\s*\(")
-_FUSED = re.compile(r"fused\s*=\s*True")
 
 
-def warn(work: Work) -> None:
-    """Report what leans on the counters, and what hides from the flag."""
-    if not work.flow.steps:
-        return
-    _budgets(work)
-    _bounds(work)
-    _collectives(work)
-    _fused(work)
-    _early_counters(work)
-    _prepared_elsewhere(work)
+def warn_counters(work: Work) -> None:
+    """Report what leans on the counters."""
+    if work.flow.steps:
+        _budgets(work)
+        _bounds(work)
+        _early_counters(work)
 
 
 def _budgets(work: Work) -> None:
@@ -109,41 +99,6 @@ def _bounds(work: Work) -> None:
                         )
 
 
-def _collectives(work: Work) -> None:
-    for block in work.blocks:
-        if not work.gates(block) or block.role is Role.APPLIED:
-            continue
-        for node in within(block.statements):
-            for call in calls_of(node) if _COLLECTIVES.search(work.layout.text(node)) else ():
-                name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-                if _COLLECTIVE.match(name):
-                    work.warn(
-                        call,
-                        "collective",
-                        "collectives",
-                        f"{name} inside the gated block: every rank must read the same flag (true for DDP "
-                        "and FSDP scalers; not for gradients kept local)",
-                    )
-
-
-def _fused(work: Work) -> None:
-    for node in work.script.statements_with(_FUSED):
-        for call in calls_of(node):
-            is_fused = any(
-                item.arg == "fused" and isinstance(item.value, ast.Constant) and item.value.value is True
-                for item in call.keywords
-            )
-            if is_fused and names.builds_optimizer(call):
-                work.warn(
-                    call,
-                    "fused optimizer",
-                    "fused-optimizer",
-                    "accelerate always calls a fused optimizer and reports no skip "
-                    "(huggingface/accelerate#4242): the flag stays False when the kernel drops an "
-                    "update",
-                )
-
-
 def _early_counters(work: Work) -> None:
     """Counters above the step, and progress bars that a fast-forward moves there."""
     gated = work.gated()
@@ -181,13 +136,3 @@ def _early_counters(work: Work) -> None:
                         "the step, under the flag",
                     ),
                 )
-
-
-def _prepared_elsewhere(work: Work) -> None:
-    """Optimizers whose preparation this file does not show, under blocks that lean on it."""
-    scopes = {block.scope for block in work.blocks if work.gates(block) and block.role is not Role.APPLIED}
-    for site in work.flow.steps:
-        is_unknown = site.kind == "optimizer" and work.objects.is_prepared(site.who) is None
-        if is_unknown and site.scope in scopes and not work.objects.is_opaque:
-            text = f"no `prepare` in this file gives `{site.who.key}` its value; if no other file does, the flag stays False"
-            work.warn(site.statement, "optimizer step", "prepared-elsewhere", text)
