@@ -276,6 +276,7 @@ def test_a_pt_file_that_would_run_code_is_refused_and_does_not_run_it(tmp_path, 
     assert not (tmp_path / "executed").exists()
 
 
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
 def test_a_bare_pickle_is_refused_and_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model_100.pt").write_bytes(pickle.dumps(Malicious()))
