@@ -14,7 +14,7 @@ from tools.overflow.launch import Plan
 from tools.overflow.verdicts import judge
 from tools.rewrite import rewrite
 
-pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("overflow-workshop")]
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("overflow-idioms")]
 ROOT = Path(__file__).resolve().parents[3]
 IDIOMS = ROOT / "tests" / "idioms"
 HERE = Path(__file__).parent / "scripts"
