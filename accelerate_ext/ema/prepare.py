@@ -120,7 +120,7 @@ def check_no_duplicates(sources: Sequence[Source]) -> None:
         if first is not source:
             problems.append(f"{first.path} and {source.path} (step {source.step:g})")
     if problems:
-        raise SnapshotError(f"a step and width must occur once, found twice: {'; '.join(problems)}; leave one out")
+        raise SnapshotError(f"a step and width must occur once, found twice: {_listing(problems)}; leave one out")
 
 
 def check_same_model(sources: Sequence[Source], readers: Sequence[Reader]) -> tuple[list[str], list[str]]:
@@ -147,12 +147,17 @@ def check_same_model(sources: Sequence[Source], readers: Sequence[Reader]) -> tu
     if problems:
         raise SnapshotError(
             f"all files must hold the same model as {sources[-1].path}; tensors are missing, new or of another shape "
-            f"in {'; '.join(problems)}"
+            f"in {_listing(problems)}"
         )
     if not floating:
         raise SnapshotError(f"{sources[-1].path} has no floating-point tensor to average")
     names = [name for name in last.names if name in floating]
     return names, [name for name in shapes if name not in floating]
+
+
+def _listing(problems: Sequence[str], most: int = 8) -> str:
+    more = [f"and {len(problems) - most} more"] if len(problems) > most else []
+    return "; ".join([*problems[:most], *more])
 
 
 def allow_open_files(count: int) -> None:
