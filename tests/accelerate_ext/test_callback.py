@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 
+import accelerate
 import accelerate.optimizer
 import pytest
 import torch
@@ -15,7 +17,14 @@ from accelerate_ext.ema import EMA, PostHocEMA
 
 transformers = pytest.importorskip("transformers", reason="needs the package transformers")
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning:torch"),
+    pytest.mark.skipif(
+        "keep_torch_compile" not in inspect.signature(accelerate.Accelerator.unwrap_model).parameters,
+        reason=f"the Trainer of transformers {transformers.__version__} needs a newer accelerate than "
+        f"{accelerate.__version__}",
+    ),
+]
 
 
 class Model(nn.Module):
