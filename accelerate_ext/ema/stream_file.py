@@ -16,8 +16,13 @@ from .header import CODES, SnapshotError
 
 CHUNK = 1 << 18
 """Elements that are cast, checked and written at once: 1 MB in float32, which stays in the processor's cache."""
-SLACK = 16
+SLACK = 24
 """Bytes kept free in the header, since the rounding error is known only after the last tensor."""
+PLACE = "?"
+"""What stands in its place until then."""
+MAX_WAITING = 256
+"""Tensors that are written at once; systems take up to 1024."""
+HAS_WRITEV = hasattr(os, "writev")
 
 
 @dataclass(frozen=True)
@@ -46,14 +51,15 @@ class StreamFile:
         self._left = iter(slots)
         self._wrong: list[str] = []
         self._change = self._square = 0.0
-        header = self._header(0.0, 0)
-        self._header_size = len(header) + SLACK
+        self._text = self._header_text()
+        self._header_size = 8 + -(-(len(self._text) + SLACK) // 8) * 8  # tensors begin at a multiple of 8
         self._size = self._header_size + sum(slot.num_bytes for slot in slots)
+        self._waiting: list[memoryview] = []
         with self._told():
             self._file = self.temporary.open("wb", buffering=0)  # one of our own that was interrupted goes
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._file.fileno(), 0, self._size)
-            self._write(self._header(0.0, self._header_size))
+            self._write(self._header())
 
     @property
     def rounding_error(self) -> float:
@@ -74,7 +80,7 @@ class StreamFile:
                 cast = chunk.to(dtype)
                 if slot.is_average:
                     self._check(slot, chunk, cast)
-                self._write(cast.view(torch.uint8).numpy())
+                self._write(cast.view(torch.uint8).numpy().data)
 
     def finish(self) -> None:
         """Write the final header and wait until all of it is on disk."""
@@ -87,8 +93,11 @@ class StreamFile:
         if (missing := next(self._left, None)) is not None:
             raise ValueError(f"{self.path} still needs the tensor {missing.name}")
         with self._told():
-            self._file.seek(0)
-            self._write(self._header(self.rounding_error, self._header_size))
+            self._flush()
+            if self._change:
+                self._file.seek(0)
+                self._write(self._header())
+                self._flush()
             os.fsync(self._file.fileno())
             self._file.close()
 
@@ -112,7 +121,7 @@ class StreamFile:
         self.temporary.unlink(missing_ok=True)
 
     def _check(self, slot: Slot, chunk: torch.Tensor, cast: torch.Tensor) -> None:
-        total = cast.sum(dtype=torch.promote_types(cast.dtype, torch.float32)).item()
+        total = (cast.sum() if cast.itemsize > 2 else cast.sum(dtype=torch.float32)).item()
         if not math.isfinite(total) and not torch.isfinite(cast).all():  # a sum is one cheap look at all of them
             self._wrong.append(slot.name)
             return
@@ -122,21 +131,36 @@ class StreamFile:
             values.copy_(chunk)
             self._square += values.dot(values).item()
 
-    def _write(self, data: object) -> None:
-        view = memoryview(data)  # type: ignore[arg-type]
-        while view.nbytes:
-            view = view[self._file.write(view) :]
+    def _write(self, data: bytes | memoryview) -> None:
+        """Small tensors wait for others, so that many go to the system at once; no byte is copied for that."""
+        if len(data):
+            self._waiting.append(memoryview(data))
+        if len(self._waiting) == MAX_WAITING or sum(map(len, self._waiting)) >= CHUNK:
+            self._flush()
 
-    def _header(self, rounding_error: float, size: int) -> bytes:
-        table: dict[str, object] = {"__metadata__": self._metadata | {"rounding_error": f"{rounding_error:.17g}"}}
+    def _flush(self) -> None:
+        while self._waiting:
+            written = (
+                os.writev(self._file.fileno(), self._waiting) if HAS_WRITEV else self._file.write(self._waiting[0])
+            )
+            while self._waiting and written >= len(self._waiting[0]):
+                written -= len(self._waiting.pop(0))
+            if written:
+                self._waiting[0] = self._waiting[0][written:]
+
+    def _header_text(self) -> bytes:
+        table: dict[str, object] = {"__metadata__": self._metadata | {"rounding_error": PLACE}}
         at = 0
         for slot in self.slots:
             offsets = [at, at + slot.num_bytes]
             table[slot.name] = {"dtype": CODES[slot.dtype], "shape": list(slot.shape), "data_offsets": offsets}
             at += slot.num_bytes
-        text = json.dumps(table, separators=(",", ":")).encode()
-        padded = text.ljust(size - 8) if size else text.ljust(-(-len(text) // 8) * 8 + 8)
-        return len(padded).to_bytes(8, "little") + padded
+        return json.dumps(table, separators=(",", ":")).encode()
+
+    def _header(self) -> bytes:
+        error = f'"rounding_error":"{self.rounding_error:.17g}"'
+        text = self._text.replace(f'"rounding_error":"{PLACE}"'.encode(), error.encode(), 1)
+        return (self._header_size - 8).to_bytes(8, "little") + text.ljust(self._header_size - 8)
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
