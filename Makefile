@@ -2,7 +2,7 @@
 PYTHON ?= python3
 # A CPU build of torch is enough. Where the package index serves CUDA builds only, point PIP_EXTRA_INDEX_URL at PyTorch's CPU wheels.
 TORCH ?= torch==2.13.0
-OLDEST_ACCELERATE ?= accelerate==1.1.0
+OLDEST_ACCELERATE ?= accelerate==1.1.1
 # More processes than cores only make the machine slower.
 JOBS ?= 2
 
