@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 
 _OPTIMIZER = re.compile(r"optim|^opt(_?[a-z0-9]{1,4})?$|^opt_|_opt\d?$", re.IGNORECASE)
 _OPTIMIZER_CLASS = re.compile(
@@ -55,26 +56,32 @@ def class_of(value: ast.AST | None) -> str:
     return ""
 
 
+@lru_cache(maxsize=4096)
 def suggests_optimizer(name: str) -> bool:
     return bool(_OPTIMIZER.search(last(name))) and not suggests_scheduler(name)
 
 
+@lru_cache(maxsize=4096)
 def suggests_scheduler(name: str) -> bool:
     return bool(_SCHEDULER.search(last(name)))
 
 
+@lru_cache(maxsize=4096)
 def suggests_ema(name: str) -> bool:
     return bool(_EMA.search(last(name)))
 
 
+@lru_cache(maxsize=4096)
 def suggests_bar(name: str) -> bool:
     return bool(_BAR.search(last(name)))
 
 
+@lru_cache(maxsize=4096)
 def suggests_accelerator(name: str) -> bool:
     return bool(_ACCELERATOR.search(last(name)))
 
 
+@lru_cache(maxsize=4096)
 def counts_data(name: str) -> bool:
     """Whether a counter's name says that it counts data or attempts, not updates."""
     return bool(_DATA.search(last(name)))

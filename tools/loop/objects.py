@@ -15,7 +15,7 @@ from .tree import assigned, calls_of
 
 _PREPARE = re.compile(r"prepare(?:_optimizer|_scheduler)?\s*\(")
 _ZERO_GRAD = re.compile(r"zero_grad\s*\(")
-_ACCUMULATE = re.compile(r"\.\s*(accumulate|_set_sync_gradients)\s*\(|\bsync_gradients\b")
+_ACCUMULATE = ("sync_gradients", "accumulate(")
 _CONSTRUCTED = re.compile(r"Accelerator\s*\(")
 _ACCUMULATION = (
     "gradient_accumulation_steps",
@@ -239,7 +239,7 @@ class Objects:
     @cached_property
     def accumulation(self) -> str:
         """`none` if every iteration is a boundary, `one` if the script asks for no accumulation, else `maybe`."""
-        if not _ACCUMULATE.search(self.script.source.text):
+        if not any(word in self.script.source.text for word in _ACCUMULATE):
             return "none"
         calls = [
             call

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ..source import Source
 from .bindings import Binding, bound_by
-from .names import key, root
+from .names import key, last, root
 from .tree import DEFINITIONS, SIMPLE, calls_of, inner_blocks
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
@@ -87,8 +87,10 @@ class Script:
         self._unread: dict[Scope, None] = {}
         self._ordered: list[ast.stmt] = []
         self._lines: list[int] = []
+        self._matches: dict[re.Pattern[str], list[ast.stmt]] = {}
         self._calls: dict[Scope, list[tuple[ast.stmt, ast.Call]]] = {}
         self.signs = sorted({line for pattern in _SIGNS for line in self.lines_with(pattern)})
+        self._function_names: set[str] = set()
         self._has_walrus = ":=" in source.text
         self.module = Scope(source.tree)
         self._enter(self.module)
@@ -123,6 +125,7 @@ class Script:
             del self._unread[scope]
             self._index(scope.node.body, scope, None, "body")
             self._ordered = []
+            self._matches = {}
         return scope
 
     def _index(self, block: list[ast.stmt], scope: Scope, parent: ast.stmt | None, arm: str) -> None:
@@ -137,6 +140,7 @@ class Script:
             elif kind in DEFINITIONS and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 inner = Scope(node, scope)
                 (scope.classes if isinstance(node, ast.ClassDef) else scope.functions)[node.name] = inner
+                self._function_names.add(node.name)
                 self._enter(inner)
             else:
                 if kind not in (ast.If, ast.While) or self._has_walrus:
@@ -169,7 +173,7 @@ class Script:
 
     def _function(self, scope: Scope, call: ast.Call) -> Scope | None:
         name = key(call.func)
-        if name is None:
+        if name is None or last(name) not in self._function_names:
             return None
         parts = name.split(".")
         if len(parts) == 1:
@@ -202,14 +206,17 @@ class Script:
                 return found
         return None
 
-    def statements_with(self, pattern: re.Pattern[str]) -> Iterator[ast.stmt]:
+    def statements_with(self, pattern: re.Pattern[str]) -> list[ast.stmt]:
         """The innermost statement round each match of a pattern, each once, in the order of the text."""
-        seen: set[int] = set()
-        for match in pattern.finditer(self.source.text):
-            node = self.statement_at(bisect_right(self.source.line_starts, match.start()), match.start())
-            if node is not None and id(node) not in seen:
-                seen.add(id(node))
-                yield node
+        if pattern not in self._matches:
+            starts = self.source.line_starts
+            found: dict[ast.stmt, None] = {}
+            for match in pattern.finditer(self.source.text):
+                node = self.statement_at(bisect_right(starts, match.start()), match.start())
+                if node is not None:
+                    found[node] = None
+            self._matches[pattern] = list(found)
+        return self._matches[pattern]
 
     def statement_at(self, line: int, offset: int) -> ast.stmt | None:
         """The innermost statement that covers an offset."""

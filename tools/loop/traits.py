@@ -31,7 +31,8 @@ class Traits:
         self._counting: dict[Scope, bool] = {}
 
     def clips(self, block: Iterable[ast.stmt]) -> bool:
-        return any(_CLIP.search(_called(call)) for node in within(list(block)) for call in calls_of(node))
+        nodes = [node for node in block if _CLIP.search(self.script.source.segment(node))]
+        return any(_CLIP.search(_called(call)) for node in within(nodes) for call in calls_of(node))
 
     def steps(self, node: ast.stmt) -> bool:
         """Whether a statement attempts an update, itself, inside it or in what it calls."""

@@ -63,24 +63,31 @@ class Windows:
 
     def _gathered(self, outer: list[ast.stmt], inside: set[int], wanted: set[str]) -> set[str]:
         """Keys that an iteration adds to outside the block and does not start afresh itself."""
-        grown, fresh, replaced = set(), set(), set()
-        for node in within(outer):
-            if id(node) in inside:
-                continue
-            is_plain = isinstance(node, (ast.Assign, ast.AnnAssign))
-            if not is_plain:
-                grown.update(gathers(node))
-                continue
-            if any(key(target) in wanted for target, _ in assigned(node)):
-                replaced.update(gathers(node))
+        nodes = [node for node in within(outer) if id(node) not in inside]
+        plain = [node for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign))]
+        grown = {name for node in nodes if not isinstance(node, (ast.Assign, ast.AnnAssign)) for name in gathers(node)}
+        fresh, replaced = set(), set()
+        for node in plain:
             for target, value in assigned(node):
                 name = key(target)
-                if name is not None and not _reads(value, name):
+                if name is None or not (name in grown or name in wanted):
+                    continue
+                if _reads(value, name):
+                    replaced.update(gathers(node))
+                else:
                     replaced.discard(name)
                     fresh.add(name) if node in outer or self._is_in_with(node, outer) else self._restarted.add(name)
+        for node in plain:  # a container that an iteration starts anew starts its items too
+            fresh.update(
+                name for name in map(key, _targets(node)) if name and node in outer and self._owns(name, grown)
+            )
         found = {*grown, *(name for name in replaced if name not in self._restarted)}
         found |= self._gathered_elsewhere(outer[0])
         return {name for name in found if name not in fresh and names.root(name) not in fresh}
+
+    @staticmethod
+    def _owns(name: str, grown: set[str]) -> bool:
+        return any(item != name and names.root(item) == name for item in grown)
 
     def _gathered_elsewhere(self, node: ast.stmt) -> set[str]:
         """Shared keys (attributes, names of an enclosing function) that other functions add to."""
@@ -219,6 +226,10 @@ def gathers(node: ast.stmt) -> list[str]:
         for target, value in assigned(node)
         if (name := key(target)) and _reads(value, name) and isinstance(value, (ast.BinOp, ast.IfExp, ast.Call))
     ]
+
+
+def _targets(node: ast.stmt) -> list[ast.expr]:
+    return [target for target, value in assigned(node)]
 
 
 def _with_owner(target: ast.expr) -> list[str]:

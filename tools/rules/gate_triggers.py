@@ -48,7 +48,7 @@ def gate_triggers(work: Work) -> None:
     if not counters:
         return
     gated = work.closed()
-    words = "|".join(sorted({rf"\b{re.escape(last(item.key))}\b" for item in counters}))
+    words = "|".join(sorted({rf"{re.escape(last(item.key))}\b" for item in counters}))
     for node in work.script.statements_with(re.compile(words)):
         if (
             id(node) in gated
