@@ -85,9 +85,7 @@ class Snapshot:
         _, metadata = read_header(paths[0])
         if metadata.get("snapshot_format") != FORMAT:
             found = metadata.get("snapshot_format", "none")
-            raise SnapshotError(
-                f"{path} must have {FORMAT!r} as snapshot_format in its metadata, found {found!r}"
-            )
+            raise SnapshotError(f"{path} must have {FORMAT!r} as snapshot_format in its metadata, found {found!r}")
         try:
             return cls(
                 path=paths[0],
