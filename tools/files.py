@@ -12,7 +12,7 @@ from .errors import CannotRun
 
 
 def python_files(paths: Sequence[Path]) -> list[Path]:
-    """The files named, and all `*.py` below the folders named but for hidden ones, each once and in order.
+    """The files named, and all `*.py` below the folders named but for hidden ones and pipes, each once and in order.
 
     Raises: CannotRun, with every path that is not there; or if there is no such file at all.
     """
@@ -30,7 +30,8 @@ def python_files(paths: Sequence[Path]) -> list[Path]:
 def _below(folder: Path) -> Iterable[Path]:
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
-        yield from (Path(root, name) for name in sorted(names) if name.endswith(".py"))
+        found = (Path(root, name) for name in sorted(names) if name.endswith(".py") and not name.startswith("."))
+        yield from (path for path in found if path.is_file() or not path.exists())  # a pipe would never end
 
 
 def write_all(contents: Mapping[Path, bytes]) -> None:

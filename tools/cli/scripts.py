@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,10 +14,25 @@ from ..diff import unified_diff
 from ..errors import CannotRun
 from ..files import python_files, shown, write_all
 from ..inspection import Inspected, inspect
+from ..loop.names import key
 from ..options import Options
 from .output import finish, print_failures, print_refused
 
 paths_argument = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
+
+
+def _check_name(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        tree = ast.parse(value, mode="eval").body
+    except (SyntaxError, ValueError):
+        tree = None
+    if tree is None or key(tree) is None:
+        raise CannotRun(
+            f"--counted-optimizer must be the text of an optimizer such as `self.optimizer`, got {value!r}"
+        )
+    return value
 
 
 def choices(verb: Callable[..., None]) -> Callable[..., None]:
@@ -24,6 +40,7 @@ def choices(verb: Callable[..., None]) -> Callable[..., None]:
     optimizer = click.option(
         "--counted-optimizer",
         metavar="NAME",
+        callback=_check_name,
         help="The optimizer whose applied updates count, where several step in one window.",
     )
     arguments = click.option(
@@ -47,8 +64,8 @@ def rewrite(
     """Rewrites training scripts so that they count applied updates.
 
     PATH is a file or a folder. What cannot be rewritten safely is refused with its reason, on stderr. Nothing is
-    written if a file cannot be read. --diff exits with 1 if there is anything to change; --write exits with 1 if
-    something was refused.
+    written if a file cannot be read. --diff exits with 1 if there is anything to change or something was refused;
+    --write exits with 1 if something was refused.
     """
     options = Options(counted_optimizer, follow_arguments)
     inspected = [inspect(path, options) for path in python_files(paths)]
