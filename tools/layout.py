@@ -75,7 +75,7 @@ class Layout:
         start, end = self.source.span(node.test)
         more = "".join(f" {word} {item}" for item in clauses)
         if self._is_parenthesised(node):
-            at = self.source.text.index(")", end) + 1
+            at = self._closed(end)
             return [Edit(at, at, more)]
         return [Edit(start, start, "("), Edit(end, end, f"){more}")]
 
@@ -112,7 +112,10 @@ class Layout:
         return parts
 
     def _fits(self, node: ast.If, test: str) -> bool:
+        """Whether a test stays on its line: within the width, or with a comment behind it that must not get lost."""
         end = self.source.span(node.test)[1]
+        if self._is_parenthesised(node) and "#" in self.source.text[end : self._closed(end)]:
+            return True
         rest = re.match(r"[\s)]*:", self.source.text[end:])
         start = self.source.line_starts[node.lineno - 1]
         head = self.source.text[start : self.source.span(node.test)[0]]
@@ -124,8 +127,7 @@ class Layout:
         inner = f"{newline}{indent}{self.unit(node)}"
         body = inner + f"{inner}{word} ".join(clauses) + f"{newline}{indent}"
         if self._is_parenthesised(node):
-            close = self.source.text.index(")", end)
-            return [Edit(start, close, body)]
+            return [Edit(start, self._closed(end) - 1, body)]
         return [Edit(start, end, f"({body})")]
 
     def _is_parenthesised(self, node: ast.If) -> bool:
@@ -221,9 +223,14 @@ class Layout:
         start = self.source.span(node)[0]
         head = re.compile(r"(?:el)?if\s*").match(self.source.text, start)
         end = self.source.span(node.test)[1]
-        if self._is_parenthesised(node):
-            end = self.source.text.index(")", end) + 1
+        while (closed := self._closed(end)) > end:
+            end = closed
         return self.source.text[head.end() if head else start : end]
+
+    def _closed(self, offset: int) -> int:
+        """Where the next parenthesis closes, behind white space and comments only; the offset itself if none does."""
+        found = re.compile(r"(?:[\s\\]|#[^\r\n]*)*\)").match(self.source.text, offset)
+        return found.end() if found else offset
 
     def add_at_end(self, node: ast.If, statements: Sequence[str]) -> list[Edit]:
         """Statements at the end of the body of an `if` that has no other arm."""

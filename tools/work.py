@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -11,7 +12,8 @@ from .loop.blocks import Block, Blocks, Role
 from .loop.clauses import Clauses
 from .loop.flag import Flag, Flags
 from .loop.flow import Flow
-from .loop.names import key, last
+from .loop.lifetimes import left_unbound
+from .loop.names import key, last, root
 from .loop.objects import Identity, Objects
 from .loop.obstacles import Refusal
 from .loop.paths import State, StepSite
@@ -84,6 +86,21 @@ class Work:
         """Note which steps the kept flag of a gated place needs."""
         self.kept_flags += [site for site in flag.sites if site not in self.kept_flags]
 
+    def left_unbound(self, block: Block, statements: list[ast.stmt]) -> Refusal | None:
+        """Why statements cannot wait for an applied update: a name of theirs is read behind them."""
+        spared = {
+            id(node)
+            for other in self.blocks
+            if other.role in (Role.BOOKKEEPING, Role.CONTINUE, Role.APPLIED)
+            for node in within(other.statements)
+        }
+        counters = self.traits.counters_in(statements)
+        loop = self.script.loop(statements[0])
+        for node in within(loop.body if loop is not None else []):
+            if isinstance(node, ast.If) and self.traits.asks_counter(node.test, counters):
+                spared |= {id(inner) for inner in within(node.body)}
+        return left_unbound(self.script, statements, block.scope, spared)
+
     def gates(self, block: Block) -> bool:
         return block.is_gated and block.role in (Role.BOOKKEEPING, Role.CONTINUE, Role.TAIL, Role.APPLIED)
 
@@ -106,6 +123,23 @@ class Work:
                 for name in self.traits.counters_in(block.statements):
                     found.setdefault(self.objects.identity(block.scope, name), block)
         return found
+
+    def copies(self, counters: dict[Identity, Block]) -> dict[Identity, Block]:
+        """Names that hold such a counter as it was before the update, like `steps = int(self.steps)`."""
+        words = "|".join(sorted({rf"\b{re.escape(last(who.key))}\b" for who in counters}))
+        found: dict[Identity, Block] = {}
+        for node in self.script.statements_with(re.compile(words)) if words else ():
+            state = self.flow.before.get(node)
+            if state is None or state.is_after_step or not isinstance(node, ast.Assign):
+                continue
+            scope, name = self.script.places[node].scope, key(node.targets[0])
+            others = {item.id for item in ast.walk(node.value) if isinstance(item, ast.Name)} - {"int", "self"}
+            read = self.names_of(scope, counters, node.value)
+            is_only = name is not None and len(read) == 1 and others <= {root(read[0])}
+            if is_only and name is not None and scope in self.flow.stepping and len(scope.bindings.get(name, ())) == 1:
+                block = next(item for who, item in counters.items() if who == self.objects.identity(scope, read[0]))
+                found[self.objects.identity(scope, name)] = block
+        return {who: block for who, block in found.items() if who not in counters}
 
     def names_of(self, scope: Scope, counters: Iterable[Identity], node: ast.AST) -> list[str]:
         """How those of the counters that an expression or a statement reads are called there."""

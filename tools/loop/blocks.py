@@ -9,11 +9,11 @@ from enum import Enum
 
 from .clauses import Test
 from .flow import Flow
+from .gathering import cleared
 from .paths import State
 from .script import Scope
 from .traits import Traits
 from .tree import inner_blocks, within
-from .window import cleared
 
 
 class Role(Enum):
@@ -83,7 +83,7 @@ class Blocks:
                     break
                 continue
             is_open = state.is_after_step and self._is_in_iteration(state) and not state.is_gated
-            if is_open and state.sync is not False and self.traits.counts(node) and not self._asks(node):
+            if is_open and state.sync is not False and self._is_tail(node):
                 tail.append(node)
                 continue
             for inner in self._inner(node):
@@ -91,6 +91,11 @@ class Blocks:
         if tail and scope in self.flow.stepping:  # a function that is called behind a step is gated where it is called
             state = self.flow.before[tail[0]]
             yield Block(Role.TAIL, tail[0], scope, state, tail)
+
+    def _is_tail(self, node: ast.stmt) -> bool:
+        """Whether a statement counts and asks no flag; an `elif` cannot be put under a test, so what it holds is."""
+        is_elif = isinstance(node, ast.If) and self.script.source.segment(node).startswith("elif")
+        return not is_elif and self.traits.counts(node) and not self._asks(node)
 
     @staticmethod
     def _is_in_iteration(state: State) -> bool:

@@ -84,10 +84,12 @@ class Clauses:
 
     objects: Objects
     _lines: list[int] | None = None
+    _askers: dict[str, list[tuple[Scope, ast.stmt, ast.expr]]] = field(default_factory=dict)
     _aliases: dict[tuple[Scope, str], list[tuple[ast.stmt, ast.expr]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         script = self.objects.script
+        self._find_askers()
         for node in script.statements_with(FLAGS):
             self._collect(node)
         if self._aliases:
@@ -124,7 +126,45 @@ class Clauses:
         )
 
     def alias_names(self) -> set[str]:
-        return {name for _, name in self._aliases}
+        return {name for _, name in self._aliases} | set(self._askers)
+
+    def _find_askers(self) -> None:
+        """Functions, properties and lambdas that do nothing but return a flag."""
+        script = self.objects.script
+        for node in script.statements_with(FLAGS):
+            scope = script.places[node].scope
+            if isinstance(node, ast.Return) and node.value is not None and scope.is_function:
+                body = [item for item in scope.node.body if not _is_docstring(item)]
+                if body == [node]:
+                    self._askers.setdefault(scope.name, []).append((scope, node, node.value))
+            for target, value in assigned(node):
+                name = key(target)
+                if isinstance(value, ast.Lambda) and name is not None and name.isidentifier():
+                    self._askers.setdefault(name, []).append((scope, node, value.body))
+
+    def _asked(self, node: ast.expr, scope: Scope, positive: bool) -> Clause | None:
+        """The clause behind a call or a property that only returns a flag, where its words mean the same here."""
+        script = self.objects.script
+        called = node.func if isinstance(node, ast.Call) and not node.args and not node.keywords else None
+        name = key(called if called is not None else node)
+        for home, statement, value in self._askers.get(names.last(name or ""), ()) if name else ():
+            is_property = any(key(item) == "property" for item in getattr(home.node, "decorator_list", ()))
+            is_lambda = not isinstance(statement, ast.Return)
+            if is_property == (called is not None) or (called is None and not isinstance(node, ast.Attribute)):
+                continue
+            owner = scope.owner if names.root(name or "") == "self" else None
+            if owner is not None and (home.owner is not owner or name != f"self.{home.name}"):
+                continue
+            if owner is None and not is_lambda and name != home.name:
+                continue
+            inner = self.read(value, home, statement, positive)
+            clause = inner.clauses[0] if len(inner.clauses) == 1 else None
+            if clause is None or clause.kind not in ("sync", "skip") or clause.owner is None:
+                continue
+            first = names.root(clause.owner)
+            if first == "self" if owner is not None else script.home(home, first) is script.home(scope, first):
+                return replace(clause, node=node, written=node)
+        return None
 
     def read(self, test: ast.expr, scope: Scope, at: ast.stmt, positive: bool = True, depth: int = 4) -> Test:
         """The clauses of a test that stands in the statement `at`."""
@@ -186,9 +226,15 @@ class Clauses:
         if isinstance(node, ast.Call) and key(node.func) == "bool" and len(node.args) == 1:
             inner = self._atom(node.args[0], scope, positive)
             return replace(inner, node=node, written=node) if inner.kind != "other" else plain
+        asked = self._asked(node, scope, positive) if self._askers else None
+        if asked is not None:
+            return asked
+        node = _as_attribute(node)
         if not isinstance(node, ast.Attribute):
             return plain
         owner = key(node.value)
+        if owner is not None and self.objects.is_lookalike(scope, owner):
+            return plain
         if node.attr == "sync_gradients":
             owner = self.accelerator_behind(scope, owner) if owner else None
             return replace(plain, kind="sync", owner=owner, who=self._who(scope, owner))
@@ -227,6 +273,19 @@ class Clauses:
             found = [name for name in owner.bindings if self.objects.kind(owner, name) == "accelerator"]
         names_found = list(found)
         return names_found[0] if len(names_found) == 1 else None
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _as_attribute(node: ast.expr) -> ast.expr:
+    """`getattr(accelerator, "sync_gradients", True)` as the attribute that it reads; anything else as it is."""
+    if isinstance(node, ast.Call) and key(node.func) == "getattr" and len(node.args) in (2, 3):
+        word = node.args[1]
+        if isinstance(word, ast.Constant) and isinstance(word.value, str):
+            return ast.Attribute(node.args[0], word.value, ast.Load())
+    return node
 
 
 def _is_gradient_state(who: Identity) -> bool:

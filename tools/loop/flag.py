@@ -5,18 +5,15 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .clauses import Test
+from .conditions import Conditions, normal
 from .flow import Flow
-from .names import key, root
 from .objects import Identity
 from .obstacles import Refusal, lines_of, several, unprepared, unusable
-from .paths import Condition, Path, State, StepSite
+from .paths import Path, State, StepSite
 from .script import Scope
-from .tree import within
-
-_PURE_CALLS = re.compile(r"(^|\.)(isfinite|isnan|isinf|bool|len|int|float|abs|item|any|all|min|max|is_main_process)$")
 
 
 @dataclass(frozen=True)
@@ -38,6 +35,7 @@ class Flags:
         self.script = flow.script
         self.objects = flow.objects
         self.counted = counted
+        self.conditions = Conditions(flow.script)
         self._accelerators: dict[Scope, str | None] = {}
         self.variable = _free_name(flow.script.source.text)
 
@@ -57,6 +55,7 @@ class Flags:
         refusal = unusable(paths, sites)
         if refusal is not None:
             return refusal
+        paths, sites = self._of_guard(scope, paths, sites, accelerator)
         chosen = self._chosen(scope, paths, sites)
         if isinstance(chosen, Refusal):
             return chosen
@@ -64,7 +63,7 @@ class Flags:
         raw = [site for site in sites if self.objects.is_prepared(site.who) is False]
         if raw:
             return unprepared(raw[0])
-        condition = self._condition(paths, node, follows_count)
+        condition = self.conditions.needed(paths, node, follows_count)
         if isinstance(condition, Refusal):
             return condition
         owner = self._accelerator(scope, sites, accelerator)
@@ -84,21 +83,23 @@ class Flags:
             return False
         known = {ast.dump(item.node): item.positive for item in test.others}
         for condition in path.conditions:
-            text, value = _normal(condition)
-            if text in known and known[text] != value and self._is_stable(condition, node):
+            text, value = normal(condition)
+            if text in known and known[text] != value and self.conditions.is_stable(condition, node):
                 return True
         return False
 
-    def _is_stable(self, condition: Condition, node: ast.stmt) -> bool:
-        """Whether a condition still has, at `node`, the value that it had when it was tested."""
-        if any(isinstance(item, ast.Call) and not _is_pure(item) for item in ast.walk(condition.node)):
-            return False
-        read = {item.id for item in ast.walk(condition.node) if isinstance(item, ast.Name)}
-        scope = self.script.places[node].scope
-        return not any(
-            condition.statement.lineno <= inner.lineno < node.lineno and read & _names_set(inner)
-            for inner in within(scope.node.body)
-        )
+    def _of_guard(
+        self, scope: Scope, paths: list[Path], sites: list[StepSite], accelerator: str | None
+    ) -> tuple[list[Path], list[StepSite]]:
+        """Paths and steps without those of other accelerators, where the guard asks one of several."""
+        if accelerator is None or len(sites) < 2:
+            return paths, sites
+        who = self.objects.identity(scope, accelerator)
+        made = {site: {item.accelerator for item in self.objects.preparations_of(site.who)} for site in sites}
+        mine = [site for site in sites if made[site] == {who}]
+        if not mine or not all(made.values()) or len(mine) == len(sites):
+            return paths, sites
+        return [replace(path, steps=tuple(site for site in path.steps if site in mine)) for path in paths], mine
 
     def _chosen(
         self, scope: Scope, paths: list[Path], sites: list[StepSite]
@@ -113,7 +114,8 @@ class Flags:
             if together or len({site.who for site in sites}) > 1:
                 return several(sites, f"`--counted-optimizer {self.counted}` names none of them")
         if together:
-            return several(sites, f"say which one counts: --counted-optimizer {sites[0].owner}")
+            owners = " or ".join(dict.fromkeys(f"--counted-optimizer {site.owner}" for site in sites))
+            return several(sites, f"say which one counts: {owners}")
         twice = [path for path in paths if len(path.steps) > 1]
         if twice:
             return Refusal(
@@ -125,40 +127,6 @@ class Flags:
 
     def _is_counted(self, site: StepSite) -> bool:
         return self.counted in (site.owner, site.who.key)
-
-    def _condition(self, paths: list[Path], node: ast.stmt, follows_count: bool) -> str | None | Refusal:
-        """What must also hold where some paths make no attempt: nothing, a clause, or no way to say it."""
-        idle = [path for path in paths if not path.steps]
-        if not idle:
-            return None
-        busy = [path for path in paths if path.steps]
-        for condition in set.intersection(*(set(path.conditions) for path in busy)):
-            opposite = [c for path in idle for c in path.conditions if c == _flipped(condition)]
-            if self._is_turn(condition) and not follows_count:
-                break
-            if len(opposite) == len(idle) and self._is_stable(condition, node):
-                if re.search(r"hasattr", ast.dump(condition.node)):
-                    return None
-                return _as_clause(self.script.source.segment(condition.node), condition)
-        line = busy[0].steps[0].statement.lineno
-        return Refusal(
-            "conditional-step",
-            f"the step of line {line} is not always made (a condition of the script's own); "
-            "where it is not, the flag keeps the answer of an earlier attempt. Note whether "
-            "it was made, and test that here too",
-        )
-
-    def _is_turn(self, condition: Condition) -> bool:
-        """Whether a condition picks some of the batches by number, so that what stands here counts them all."""
-        name = key(condition.node)
-        scope = self.script.places[condition.statement].scope
-        values = [item.value for item in self.script.bindings(scope, name)] if name is not None else [condition.node]
-        return any(
-            isinstance(item, ast.BinOp) and isinstance(item.op, ast.Mod)
-            for value in values
-            if value is not None
-            for item in ast.walk(value)
-        )
 
     def _accelerator(self, scope: Scope, sites: list[StepSite], guard: str | None) -> str | Refusal:
         made = {item.accelerator for site in sites for item in self.objects.preparations_of(site.who)}
@@ -212,9 +180,15 @@ class Flags:
             return self.script.source.text
         return self.script.source.segment(scope.node)
 
+    def _as_written(self, name: str) -> str:
+        """A key in the quotes that the file writes it with."""
+        other = name.replace("'", '"')
+        return other if name not in self.script.source.text and other in self.script.source.text else name
+
     def _flag(
         self, scope: Scope, paths: list[Path], sites: list[StepSite], accelerator: str, condition: str | None
     ) -> Flag | Refusal:
+        accelerator = self._as_written(accelerator)
         whos = {site.who for site in sites}
         if len(whos) > 1:
             if any(site.scope is not scope for site in sites):
@@ -228,7 +202,9 @@ class Flags:
         for site in sites:
             if site.scope is scope or self.objects.identity(scope, site.owner) == site.who:
                 note = "several optimizers are prepared on one accelerator: the flag of the one that counts is read"
-                return Flag(f"{site.owner}.step_was_skipped", accelerator, condition=condition, note=note)
+                return Flag(
+                    f"{self._as_written(site.owner)}.step_was_skipped", accelerator, condition=condition, note=note
+                )
         return Refusal(
             "optimizer-out-of-reach",
             f"`{sites[0].owner}` (line {sites[0].statement.lineno}) has no name here, and "
@@ -238,47 +214,6 @@ class Flags:
 
 def _unique(sites: Iterable[StepSite]) -> list[StepSite]:
     return sorted(dict.fromkeys(sites), key=lambda site: (site.statement.lineno, site.call.col_offset))
-
-
-def _normal(condition: Condition) -> tuple[str, bool]:
-    node, value = condition.node, condition.value
-    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        node, value = node.operand, not value
-    return ast.dump(node), value
-
-
-def _flipped(condition: Condition) -> Condition:
-    return Condition(condition.text, not condition.value, condition.node, condition.statement)
-
-
-def _as_clause(text: str, condition: Condition) -> str:
-    if not condition.value:
-        node = condition.node
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            return re.sub(r"^not\s+", "", text)
-        return f"not {text}" if isinstance(node, (ast.Name, ast.Attribute, ast.Call)) else f"not ({text})"
-    return f"({text})" if isinstance(condition.node, (ast.BoolOp, ast.IfExp, ast.NamedExpr)) else text
-
-
-def _is_pure(call: ast.Call) -> bool:
-    name = key(call.func) or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
-    return bool(_PURE_CALLS.search(name))
-
-
-def _names_set(node: ast.stmt) -> set[str]:
-    """Names that a statement itself gives a value."""
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = list(node.targets)
-    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
-        targets = [node.target]
-    found = set()
-    for target in targets:
-        for item in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
-            name = key(item)
-            if name is not None:
-                found.add(root(name) if root(name) not in ("self", "cls") else name)
-    return found
 
 
 def _free_name(text: str) -> str:

@@ -8,21 +8,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from . import names
+from .accumulation import accumulation
 from .bindings import Binding
 from .names import key
 from .script import Scope, Script
 from .tree import assigned, calls_of
 
-_PREPARE = re.compile(r"prepare(?:_optimizer|_scheduler)?\s*\(")
+_PREPARE = re.compile(r"prepare(?:_optimizer|_scheduler)?\s*[(,]")
 _ZERO_GRAD = re.compile(r"zero_grad\s*\(")
-_ACCUMULATE = ("sync_gradients", "accumulate(")
-_CONSTRUCTED = re.compile(r"Accelerator\s*\(")
-_ACCUMULATION = (
-    "gradient_accumulation_steps",
-    "gradient_accumulation_plugin",
-    "deepspeed_plugin",
-    "megatron_lm_plugin",
-)
 _PREPARES = ("prepare", "prepare_optimizer", "prepare_scheduler")
 
 
@@ -114,6 +107,26 @@ class Objects:
         )
         return is_likely and self.kind(scope, name) == "accelerator"
 
+    def is_lookalike(self, scope: Scope, name: str) -> bool:
+        """Whether an object only has the words of an accelerator: it is built from a class that is none."""
+        who = self.identity(scope, name)
+        values = [item.value for item in who.scope.bindings.get(who.key, []) if item.position < 0]
+        calls = [value for value in values if isinstance(value, ast.Call)]
+        return bool(calls) and len(calls) == len(values) and all(self._builds_another(call) for call in calls)
+
+    def _builds_another(self, call: ast.Call) -> bool:
+        name, seen = key(call.func) or "", set()
+        if names.last(name) == "Fabric":
+            return True
+        while name in self.script.module.classes and name not in seen:
+            seen.add(name)
+            node = self.script.module.classes[name].node
+            bases = [key(base) or "?" for base in getattr(node, "bases", ())]
+            if not bases or bases == ["object"]:
+                return True
+            name = bases[0]
+        return False
+
     def _kind(self, who: Identity, name: str) -> str:
         for binding in who.scope.bindings.get(who.key, []):
             kind = self._built_kind(binding)
@@ -122,7 +135,7 @@ class Objects:
         for word in (who.key, name):
             for kind, suggests in _SUGGESTIONS:
                 if suggests(word):
-                    return kind
+                    return "" if kind == "accelerator" and self.is_lookalike(who.scope, who.key) else kind
         return "optimizer" if (who.scope, who.key) in self.zeroed else ""
 
     def _built_kind(self, binding: Binding) -> str:
@@ -139,24 +152,29 @@ class Objects:
 
     @property
     def zeroed(self) -> set[tuple[Scope, str]]:
-        """Objects that somebody calls `zero_grad` on without their being a model that is called."""
+        """Objects that somebody calls `zero_grad` on and `step` as well: models have gradients to clear, too."""
         if self._zeroed is None:
             self._zeroed = set()
             for node in self.script.statements_with(_ZERO_GRAD):
                 for call in calls_of(node):
                     if isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad":
                         name = key(call.func.value)
-                        if name is not None:
+                        if name is not None and self._is_stepped(name):
                             who = self.identity(self.script.places[node].scope, name)
                             self._zeroed.add((who.scope, who.key))
         return self._zeroed
 
+    def _is_stepped(self, name: str) -> bool:
+        return re.search(rf"\b{re.escape(names.last(name))}\W?\W?\.\s*step\s*\(", self.script.source.text) is not None
+
     def _read_preparation(self, node: ast.stmt) -> None:
         scope = self.script.places[node].scope
         for call in calls_of(node):
-            if not (isinstance(call.func, ast.Attribute) and call.func.attr in _PREPARES):
+            is_map = key(call.func) == "map" and bool(call.args)
+            function = call.args[0] if is_map else call.func
+            if not (isinstance(function, ast.Attribute) and function.attr in _PREPARES):
                 continue
-            name = key(call.func.value)
+            name = key(function.value)
             if name is None or self.kind(scope, name) not in ("accelerator", ""):
                 continue
             accelerator = self.identity(scope, name)
@@ -177,6 +195,8 @@ class Objects:
                 self.is_opaque = self.is_opaque or len(call.args) > 1
                 return [(target, False)]
             if any(item is call for item in ast.walk(value)):
+                if isinstance(target, (ast.Tuple, ast.List)):
+                    return [(item, False) for item in target.elts]
                 return [(target, True)]
         if isinstance(node, (ast.Return, ast.Yield)):
             self.is_opaque = True
@@ -239,17 +259,7 @@ class Objects:
     @cached_property
     def accumulation(self) -> str:
         """`none` if every iteration is a boundary, `one` if the script asks for no accumulation, else `maybe`."""
-        if not any(word in self.script.source.text for word in _ACCUMULATE):
-            return "none"
-        calls = [
-            call
-            for node in self.script.statements_with(_CONSTRUCTED)
-            for call in calls_of(node)
-            if names.builds_accelerator(call)
-        ]
-        if not calls or any(_accumulates(call) for call in calls):
-            return "maybe"
-        return "one"
+        return accumulation(self.script)
 
 
 _SUGGESTIONS = (
@@ -282,12 +292,3 @@ def argument_of(function: Scope, call: ast.Call, parameter: str) -> ast.expr | N
     if 0 <= index < len(call.args) and not any(isinstance(item, ast.Starred) for item in call.args[: index + 1]):
         return call.args[index]
     return None
-
-
-def _accumulates(call: ast.Call) -> bool:
-    """Whether a constructor of an accelerator asks for accumulation, or may do so in a way that cannot be seen."""
-    for keyword in call.keywords:
-        is_one = isinstance(keyword.value, ast.Constant) and keyword.value.value in (1, None)
-        if keyword.arg is None or (keyword.arg in _ACCUMULATION and not is_one):
-            return True
-    return any(isinstance(item, ast.Starred) for item in call.args)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from . import names
+from .conditions import counter_of
 from .flow import Flow
 from .names import key
 from .script import Scope
@@ -18,6 +19,7 @@ _LOG = re.compile(r"(^|_)log(_|$|ger|ging|s$)|add_scalars?$|^report|track", re.I
 _SAVE = re.compile(r"save|checkpoint|ckpt|dump", re.IGNORECASE)
 _EMA_FUNCTIONS = re.compile(r"(^|_)(update|step|apply)_(ema|average|averages|swa)|(^|_)ema(_update|_step)?$", re.I)
 _EMA_METHODS = ("step", "update", "update_parameters", "update_average", "update_averages", "__call__", "lerp")
+_FLAG = re.compile(r"\bsync_gradients\b|step_was_skipped\b")
 _STEP_WORD = re.compile(r"step|update|iter|count|seen|n_|num", re.IGNORECASE)
 
 
@@ -40,13 +42,7 @@ class Traits:
 
     def counter(self, node: ast.stmt) -> str | None:
         """The key that a statement counts up by a constant, or None."""
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_number(node.value):
-            return key(node.target)
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.BinOp):
-            name, value = key(node.targets[0]), node.value
-            if name and isinstance(value.op, ast.Add) and key(value.left) == name and _is_number(value.right):
-                return name
-        return None
+        return counter_of(node)
 
     def averages(self, node: ast.stmt) -> bool:
         """Whether a statement moves an average of the weights."""
@@ -143,7 +139,7 @@ class Traits:
         if function not in self._counting:
             self._counting[function] = False
             text = self.script.source.segment(function.node) if not isinstance(function.node, ast.Module) else ""
-            if "sync_gradients" not in text and "step_was_skipped" not in text and function not in self.flow.stepping:
+            if not _FLAG.search(text) and function not in self.flow.stepping:
                 shared = [node for node in function.node.body if self.counts(node) and self._is_shared(node, function)]
                 self._counting[function] = bool(shared)
         return self._counting[function]
@@ -186,6 +182,10 @@ class Traits:
                 return True
         return False
 
+    def asks_counter(self, test: ast.expr, counters: Iterable[str]) -> bool:
+        """Whether a test reads one of the counters."""
+        return _reads(test, set(counters))
+
     def reads(self, node: ast.stmt, counters: Iterable[str]) -> bool:
         wanted = set(counters)
         return any(key(item) in wanted for inner in within([node]) for item in expressions(inner))
@@ -207,7 +207,3 @@ def _called(call: ast.Call) -> str:
 
 def _says_ema(owner: str) -> bool:
     return any(names.suggests_ema(part) for part in re.findall(r"\w+", owner))
-
-
-def _is_number(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool)

@@ -8,17 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from . import names
+from .gathering import cleared, container, gathers, reads
 from .names import key
 from .obstacles import Refusal
-from .script import Script
+from .script import Scope, Script
 from .traits import Traits
-from .tree import assigned, inner_blocks, within
-
-_GATHER = ("append", "extend", "add", "update", "insert", "appendleft")
-_CLEAR = ("clear", "zero_", "reset")
-_EMPTY = re.compile(
-    r"zeros|tensor|empty|zeros_like|dict|^list$|^set$|deque|Counter|Meter|Metric|Tracker|Accumulator|float|int"
-)
+from .tree import assigned, call_of, inner_blocks, within
 
 
 @dataclass
@@ -39,6 +34,7 @@ class Windows:
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
         self.script: Script = traits.script
+        self._direct: set[int] = set()  # statements of the block itself
         self._restarted: set[str] = set()  # keys that an iteration sets anew under a condition
 
     def read(self, block: list[ast.stmt], anchor: ast.stmt, is_tail: bool = False) -> Window:
@@ -47,7 +43,7 @@ class Windows:
         scope = self.script.places[anchor].scope
         outer = loop.body if loop is not None else scope.node.body
         inside = {id(node) for node in within(block)}
-        self._restarted = set()
+        self._restarted, self._direct = set(), {id(node) for node in block}
         wanted = {name for node in within(block) for name in cleared(node, None)}
         gathered = self._gathered(outer, inside, wanted)
         window = Window()
@@ -69,17 +65,19 @@ class Windows:
         fresh, replaced = set(), set()
         for node in plain:
             for target, value in assigned(node):
-                name = key(target)
+                name = key(target) or container(target)
                 if name is None or not (name in grown or name in wanted):
                     continue
-                if _reads(value, name):
+                if reads(value, name):
                     replaced.update(gathers(node))
                 else:
                     replaced.discard(name)
                     fresh.add(name) if node in outer or self._is_in_with(node, outer) else self._restarted.add(name)
         for node in plain:  # a container that an iteration starts anew starts its items too
             fresh.update(
-                name for name in map(key, _targets(node)) if name and node in outer and self._owns(name, grown)
+                name
+                for name in (key(target) for target, _ in assigned(node))
+                if name and node in outer and self._owns(name, grown)
             )
         found = {*grown, *(name for name in replaced if name not in self._restarted)}
         found |= self._gathered_elsewhere(outer[0])
@@ -116,7 +114,7 @@ class Windows:
             if isinstance(node, ast.If):
                 yield from self._conditional(node, gathered, counters, window)
                 continue
-            names_cleared = cleared(node, gathered)
+            names_cleared = cleared(node, gathered) or self._emptied(node)
             if self.traits.must_run(node):
                 window.data.append(self.script.source.segment(node))
                 yield from self._text(node)
@@ -131,8 +129,49 @@ class Windows:
                 window.cleared += names_cleared
                 yield from self._text(node)
             else:
+                yield from self._in_call(node, gathered, counters, window)
                 for _, inner in inner_blocks(node):
                     yield from self._nested(node, inner, gathered, counters, window)
+
+    def _in_call(self, node: ast.stmt, gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
+        """What a function of this file clears that the block calls, in names that mean the same here."""
+        call, scope = call_of(node), self.script.places[node].scope
+        function = self.script.function(scope, call) if call is not None else None
+        if call is None or function is None or function is scope:
+            return
+        shared = {name for name in gathered if self._is_shared(name, function, scope)}
+        deeper = Window()
+        counters = [*counters, *self.traits.counters_in(function.node.body)]
+        lines = list(self._lines(function.node.body, shared, counters, deeper)) if shared else []
+        hidden = [name for inner in within(function.node.body) for name in cleared(inner, shared)] if shared else []
+        if deeper.refusal or deeper.kept or set(hidden) - set(deeper.cleared):
+            window.refusal = Refusal(
+                "nested-reset",
+                f"line {node.lineno} calls `{function.name}`, which clears {_list(sorted(set(hidden)))} in a way that "
+                "cannot be repeated for skipped updates; reset it in the block itself",
+            )
+        elif deeper.cleared:
+            window.cleared += deeper.cleared
+            yield from lines
+
+    def _emptied(self, node: ast.stmt) -> list[str]:
+        """What a statement of the block empties although nobody here is seen to fill it, such as `bank.clear()`.
+
+        A forward pass may have filled it, so it is due at every boundary, as it was.
+        """
+        if id(node) in self._direct and isinstance(node, ast.Expr) and not getattr(node.value, "args", None):
+            found = cleared(node, None)
+            scope = self.script.places[node].scope
+            return [name for name in found if self.traits.objects.kind(scope, name) != "bar"]
+        return []
+
+    def _is_shared(self, name: str, function: Scope, scope: Scope) -> bool:
+        """Whether a key means the same in a function as where it is called."""
+        first = names.root(name)
+        if first in ("self", "cls"):
+            return function.owner is not None and function.owner is scope.owner
+        is_own = first in function.parameters or first in scope.parameters
+        return not is_own and self.script.home(function, first) is self.script.home(scope, first)
 
     def _nested(
         self, node: ast.stmt, inner: list[ast.stmt], gathered: set[str], counters: list[str], window: Window
@@ -211,76 +250,6 @@ class Windows:
         for name in sorted(read - handled):
             if name in self._sums(block[0]) and not names.counts_data(name):
                 window.never_cleared.append(name)
-
-
-def gathers(node: ast.stmt) -> list[str]:
-    """Keys that a statement adds something to."""
-    if isinstance(node, ast.AugAssign):
-        return _with_owner(node.target)
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
-        if node.value.func.attr in _GATHER:
-            return _with_owner(node.value.func.value)
-        return []
-    return [
-        name
-        for target, value in assigned(node)
-        if (name := key(target)) and _reads(value, name) and isinstance(value, (ast.BinOp, ast.IfExp, ast.Call))
-    ]
-
-
-def _targets(node: ast.stmt) -> list[ast.expr]:
-    return [target for target, value in assigned(node)]
-
-
-def _with_owner(target: ast.expr) -> list[str]:
-    """The key of what grows, and that of the container whose item it is."""
-    owner = target.value if isinstance(target, ast.Subscript) else None
-    return [name for item in (target, owner) if (name := key(item)) is not None]
-
-
-def cleared(node: ast.stmt, gathered: set[str] | None) -> list[str]:
-    """Those of the gathered keys (None: of any) that a statement sets back to nothing."""
-
-    def is_wanted(name: str | None) -> bool:
-        return name is not None and (gathered is None or name in gathered or names.root(name) in gathered)
-
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
-        name = key(node.value.func.value)
-        return [name] if node.value.func.attr in _CLEAR and name is not None and is_wanted(name) else []
-    if isinstance(node, ast.Delete):
-        found = [key(item.value) for item in node.targets if isinstance(item, ast.Subscript)]
-        return [name for name in found if name is not None and is_wanted(name)]
-    result = []
-    for target, value in assigned(node):
-        name = key(target) or (key(target.value) if isinstance(target, ast.Subscript) else None)
-        if name is not None and is_wanted(name) and is_empty(value):
-            result.append(key(target) or name)
-    return result
-
-
-def is_empty(value: ast.expr) -> bool:
-    """Whether an expression is what a sum or a buffer starts from."""
-    if isinstance(value, (ast.Constant, ast.UnaryOp)):
-        return isinstance(getattr(value, "operand", value), ast.Constant)
-    if isinstance(value, (ast.List, ast.Tuple, ast.Set)):
-        return all(is_empty(item) for item in value.elts)
-    if isinstance(value, ast.Dict):
-        return all(is_empty(item) for item in value.values)
-    if isinstance(value, ast.DictComp):
-        return is_empty(value.value)
-    if isinstance(value, ast.ListComp):
-        return is_empty(value.elt)
-    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
-        return is_empty(value.left)
-    return isinstance(value, ast.Call) and bool(_EMPTY.search(names.last(_name(value.func))))
-
-
-def _name(node: ast.expr) -> str:
-    return key(node) or (node.attr if isinstance(node, ast.Attribute) else "") or "?"
-
-
-def _reads(value: ast.expr, name: str) -> bool:
-    return any(key(item) == name for item in ast.walk(value))
 
 
 def _compares(test: ast.expr, counters: list[str]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..options import Rule
+from .batch_counters import batch_counters
 from .cross_multiples import cross_multiples
 from .follow_arguments import follow_arguments
 from .follow_expressions import follow_expressions
@@ -27,6 +28,7 @@ RULES: tuple[Rule, ...] = (
     follow_expressions,
     gate_scheduler,
     keep_own_flag,  # last of the edits: every rule above may ask for a kept flag
+    batch_counters,
     leave,
     refuse_guards,
     warn_counters,

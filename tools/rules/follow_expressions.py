@@ -19,10 +19,11 @@ Refuses: any other use of the flag behind the step, so that none goes unseen.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ..loop.clauses import Clause
-from ..loop.names import key
+from ..loop.names import key, last
 from ..loop.obstacles import Refusal
 from ..loop.tree import assigned, expressions
 from ..work import Work
@@ -83,9 +84,15 @@ def _uses(work: Work, node: ast.stmt) -> Iterator[tuple[ast.expr, Clause]]:
             yield item, test.needs_sync
 
 
+def _prints(node: ast.Expr) -> bool:
+    called = node.value.func if isinstance(node.value, ast.Call) else None
+    return isinstance(called, (ast.Name, ast.Attribute)) and last(key(called) or "") in ("print", "write", "debug")
+
+
 def _refuse(work: Work, node: ast.stmt) -> None:
     text = work.layout.text(node)
-    if "sync_gradients" in text and not (isinstance(node, ast.Expr) and work.traits.logs_or_saves(node)):
+    shows = isinstance(node, ast.Expr) and (work.traits.logs_or_saves(node) or _prints(node))
+    if re.search(r"\bsync_gradients\b", text) and not shows:
         work.refuse(
             node,
             _KIND,

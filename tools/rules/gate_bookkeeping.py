@@ -55,6 +55,7 @@ def _gate(work: Work, block: Block) -> None:
         return
     window = work.windows.read(block.statements, node)
     refusal = window.refusal or reset_window.refusal(work, block, window) or _leaving(work, node, window)
+    refusal = refusal or work.left_unbound(block, block.statements)
     if refusal is not None:
         work.refuse(node, block.role.value, refusal)
         return

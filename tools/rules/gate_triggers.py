@@ -30,6 +30,7 @@ import ast
 import re
 from collections.abc import Iterable
 
+from ..loop.clauses import Test
 from ..loop.flag import Flag
 from ..loop.names import last
 from ..loop.objects import Identity
@@ -47,6 +48,7 @@ def gate_triggers(work: Work) -> None:
     counters = work.counters()
     if not counters:
         return
+    counters = counters | work.copies(counters)
     gated = work.closed()
     words = "|".join(sorted({rf"{re.escape(last(item.key))}\b" for item in counters}))
     for node in work.script.statements_with(re.compile(words)):
@@ -65,6 +67,10 @@ def gate_triggers(work: Work) -> None:
 
 def _is_trigger(work: Work, node: ast.If, counters: Iterable[Identity]) -> bool:
     scope = work.script.places[node].scope
+    if any(work.traits.steps(inner) or work.traits.must_run(inner) for inner in within([*node.body, *node.orelse])):
+        return (
+            False  # lets the step through, or clears the gradients: that is due whether the update is applied or not
+        )
     return work.traits.trigger(node.test, work.names_of(scope, counters, node.test))
 
 
@@ -95,7 +101,7 @@ def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
             ),
         )
         return
-    flag = _flag(work, node, state, _KIND)
+    flag = _flag(work, node, state, _KIND, work.flow.tests[node])
     if flag is not None and work.edit(node, _KIND, lambda: _edits(work, node, state, flag)):
         work.keep(flag)
         leaves = isinstance(node.body[-1], (ast.Continue, ast.Return))
@@ -109,8 +115,8 @@ def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
         )
 
 
-def _flag(work: Work, node: ast.stmt, state: State, kind: str) -> Flag | None:
-    found = work.flags.find(node, state, None, None, follows_count=True)
+def _flag(work: Work, node: ast.stmt, state: State, kind: str, test: Test | None = None) -> Flag | None:
+    found = work.flags.find(node, state, test, None, follows_count=True)
     if isinstance(found, Refusal):
         work.refuse(node, kind, found)
         return None

@@ -72,6 +72,8 @@ def _gate(work: Work, block: Block) -> None:
         refusal = Refusal(
             "window-of-updates", "window state is cleared among statements that must run at every boundary"
         )
+    if refusal is None and not tail.is_rest:
+        refusal = work.left_unbound(block, tail.statements)
     if refusal is not None:
         work.refuse(block.node, kind, refusal)
         return
@@ -118,6 +120,15 @@ def _leave(work: Work, block: Block) -> None:
         work.refuse(block.node, block.role.value, Refusal("counts-batches", text + advice))
 
 
+def _others(lines: list[str]) -> list[str]:
+    """Lines that do not stand under the one test which comes first, as they do where it is the block's own."""
+    return (
+        [line for line in lines[1:] if not line.startswith("\0")]
+        if lines[:1] and lines[0].startswith("if ")
+        else lines
+    )
+
+
 def _edits(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) -> list[Edit]:
     layout, lines = work.layout, reset_window.lines(work, window)
     if tail.is_rest:
@@ -131,8 +142,10 @@ def _edits(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) -> 
     edits = []
     for run in tail.runs:
         only = run[0]
-        if len(run) == 1 and isinstance(only, ast.If) and not only.orelse and not lines and not window.kept:
+        if len(run) == 1 and isinstance(only, ast.If) and not only.orelse and not window.kept and not _others(lines):
             edits += layout.prepend_clauses(only, work.conditions(block.state, flag))
+            if lines:
+                return edits + layout.add_arm(only, f"elif {layout.raw_test(only)}:", [item[1:] for item in lines[1:]])
         else:
             edits += layout.wrap(run[0], run[-1], test)
     if lines or window.kept:

@@ -39,10 +39,11 @@ import ast
 import re
 
 from ..loop.blocks import Block, Role
+from ..loop.gathering import is_empty
 from ..loop.names import key, last
 from ..loop.obstacles import Refusal
 from ..loop.tree import assigned, within
-from ..loop.window import Window, is_empty
+from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
 

@@ -7,9 +7,9 @@ import re
 from dataclasses import dataclass
 
 from ..loop.blocks import Block
+from ..loop.gathering import gathers
 from ..loop.names import key
 from ..loop.tree import calls_of, expressions, within
-from ..loop.window import gathers
 from ..work import Work
 
 

@@ -102,7 +102,11 @@ def _bounds(work: Work) -> None:
 def _early_counters(work: Work) -> None:
     """Counters above the step, and progress bars that a fast-forward moves there."""
     gated = work.gated()
-    counted = {id(work.script.loop(block.node)) for block in work.blocks if work.gates(block)}
+    counted = {
+        id(work.script.loop(block.node))
+        for block in work.blocks
+        if work.gates(block) and work.traits.counters_in(block.statements)
+    }
     for scope in work.flow.stepping:
         for node in within(scope.node.body):
             state = work.flow.before.get(node)

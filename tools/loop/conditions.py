@@ -1,0 +1,225 @@
+"""Why a step is not made in every iteration: the mode of the run, a period, or what the data showed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from enum import Enum
+
+from .names import key, root
+from .obstacles import Refusal
+from .paths import Condition, Path
+from .script import Scope, Script
+from .tree import assigned, within
+
+_SETTINGS = re.compile(
+    r"^(args|arguments|cfg|conf|config|options?|opts?|hparams|settings|params|flags|self|cls)$", re.I
+)
+_PURE_CALLS = re.compile(r"(^|\.)(isfinite|isnan|isinf|bool|len|int|float|abs|item|any|all|min|max|is_main_process)$")
+_STEADY_CALLS = ("isinstance", "hasattr", "len", "bool", "int", "getattr", "callable")
+
+
+class Nature(Enum):
+    """What decides about a condition."""
+
+    MODE = "mode"  # the same in every iteration: the step is made elsewhere, or not at all
+    PERIOD = "period"  # goes by a counter or by the place in the data
+    DATA = "data"  # what this iteration has computed
+
+
+def nature(script: Script, condition: Condition) -> Nature:
+    """What decides about a condition, as far as the function that tests it shows."""
+    scope = script.places[condition.statement].scope
+    loop = script.loop(condition.statement)
+    varying = _varying(script, scope, loop)
+    counters = _counters(script, scope, loop)
+    items = list(ast.walk(condition.node))
+    read = {name for item in items if (name := key(item)) is not None and not _is_called(item, items)}
+    if any(name in counters or root(name) in counters for name in read):
+        return Nature.PERIOD
+    if any(isinstance(item, ast.Call) and key(item.func) not in _STEADY_CALLS for item in items):
+        return Nature.DATA
+    return Nature.DATA if any(name in varying or root(name) in varying for name in read) else Nature.MODE
+
+
+class Conditions:
+    """What must hold at a place for a step to have been attempted, in one script."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+
+    def needed(self, paths: list[Path], node: ast.stmt, follows_count: bool) -> str | None | Refusal:
+        """What must also hold where some paths make no attempt: nothing, a clause, or no way to say it."""
+        busy = [path for path in paths if path.steps]
+        idle = [path for path in paths if not path.steps and not self._is_other_mode(path, busy)]
+        if not idle:
+            return None
+        for condition in set.intersection(*(set(path.conditions) for path in busy)):
+            opposite = [c for path in idle for c in path.conditions if c == _flipped(condition)]
+            if len(opposite) == len(idle) and self.is_stable(condition, node):
+                is_turn = self._is_turn(condition) or nature(self.script, condition) is Nature.PERIOD
+                if is_turn and not follows_count:
+                    return self._by_period(condition, busy[0].steps[0].statement.lineno)
+                return _as_clause(self.script.source.segment(condition.node), condition)
+        line = busy[0].steps[0].statement.lineno
+        return Refusal(
+            "conditional-step",
+            f"the step of line {line} is not always made (a condition of the script's own); "
+            "where it is not, the flag keeps the answer of an earlier attempt. Note whether "
+            "it was made, and test that here too",
+        )
+
+    def _is_other_mode(self, path: Path, busy: list[Path]) -> bool:
+        """Whether a path without a step belongs to another way to run the script, such as a step in a hook.
+
+        A run is in one mode from start to end, so the flag is either that of its step or never set.
+        """
+        return any(
+            _flipped(condition) in other.conditions and nature(self.script, condition) is Nature.MODE
+            for condition in path.conditions
+            for other in busy
+        )
+
+    def _by_period(self, condition: Condition, line: int) -> Refusal:
+        text = self.script.source.segment(condition.node)
+        return Refusal(
+            "conditional-step",
+            f"the step of line {line} is made only where `{text}` says so, and this runs in other iterations too; "
+            "with that test in it a run without an overflow would count otherwise. Put it under the same test first",
+        )
+
+    def _is_turn(self, condition: Condition) -> bool:
+        """Whether a condition picks some of the batches by number, so that what stands here counts them all."""
+        name = key(condition.node)
+        scope = self.script.places[condition.statement].scope
+        values = [item.value for item in self.script.bindings(scope, name)] if name is not None else [condition.node]
+        return any(
+            isinstance(item, ast.BinOp) and isinstance(item.op, ast.Mod)
+            for value in values
+            if value is not None
+            for item in ast.walk(value)
+        )
+
+    def is_stable(self, condition: Condition, node: ast.stmt) -> bool:
+        """Whether a condition still has, at `node`, the value that it had when it was tested."""
+        if any(isinstance(item, ast.Call) and not _is_pure(item) for item in ast.walk(condition.node)):
+            return False
+        read = {item.id for item in ast.walk(condition.node) if isinstance(item, ast.Name)}
+        scope = self.script.places[node].scope
+        return not any(
+            condition.statement.lineno <= inner.lineno < node.lineno and read & _names_set(inner)
+            for inner in within(scope.node.body)
+        )
+
+
+def _is_called(item: ast.AST, items: list[ast.AST]) -> bool:
+    return any(isinstance(call, ast.Call) and call.func is item for call in items)
+
+
+def _body(scope: Scope, loop: ast.stmt | None) -> list[ast.stmt]:
+    return getattr(loop, "body", None) or scope.node.body
+
+
+def _varying(script: Script, scope: Scope, loop: ast.stmt | None) -> set[str]:
+    """Names that an iteration (without a loop: a call) gives a value, and attributes that other methods set."""
+    found = {name for node in within(_body(scope, loop)) for name in _set_by(node)}
+    if isinstance(loop, (ast.For, ast.AsyncFor)):
+        found |= set(_names(loop.target))
+    if loop is None:
+        found |= {name for name in scope.parameters if not _SETTINGS.match(name)}
+    owner = scope.owner
+    for name, bindings in owner.bindings.items() if owner is not None else ():
+        homes = [script.places[item.statement].scope for item in bindings if item.statement in script.places]
+        if any(home.is_function and home.name not in ("__init__", "__post_init__", "setup") for home in homes):
+            found.add(name)
+    return found
+
+
+def _counters(script: Script, scope: Scope, loop: ast.stmt | None) -> set[str]:
+    """What counts iterations: counters that move in them, the variable of `range`, the index of `enumerate`."""
+    found = {name for node in within(_body(scope, loop)) if (name := counter_of(node)) is not None}
+    loops = [item for item in script.ancestors(loop) if isinstance(item, (ast.For, ast.AsyncFor))] if loop else []
+    for item in [loop, *loops]:
+        source = getattr(item, "iter", None)
+        called = key(source.func) if isinstance(source, ast.Call) else None
+        targets = list(_names(item.target)) if isinstance(item, (ast.For, ast.AsyncFor)) else []
+        if called in ("range", "trange") or (called in ("count", "itertools.count")):
+            found |= set(targets)
+        elif isinstance(source, ast.Call) and re.search(r"\benumerate\b", ast.dump(source)):
+            found |= set(targets[:1])
+    return found
+
+
+def counter_of(node: ast.stmt) -> str | None:
+    """The key that a statement counts up by a constant, or None."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and _is_number(node.value):
+        return key(node.target)
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.BinOp):
+        name, value = key(node.targets[0]), node.value
+        if name and isinstance(value.op, ast.Add) and key(value.left) == name and _is_number(value.right):
+            return name
+    return None
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int) and not isinstance(node.value, bool)
+
+
+def _set_by(node: ast.stmt) -> Iterator[str]:
+    targets = [target for target, _ in assigned(node)]
+    if isinstance(node, (ast.AugAssign, ast.For, ast.AsyncFor)):
+        targets.append(node.target)
+    if isinstance(node, (ast.With, ast.AsyncWith)):
+        targets += [item.optional_vars for item in node.items if item.optional_vars is not None]
+    for target in targets:
+        yield from _names(target)
+
+
+def _names(target: ast.expr) -> Iterator[str]:
+    for item in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
+        if isinstance(item, (ast.Tuple, ast.List)):
+            yield from _names(item)
+        elif (name := key(item)) is not None:
+            yield name
+
+
+def normal(condition: Condition) -> tuple[str, bool]:
+    node, value = condition.node, condition.value
+    while isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        node, value = node.operand, not value
+    return ast.dump(node), value
+
+
+def _flipped(condition: Condition) -> Condition:
+    return Condition(condition.text, not condition.value, condition.node, condition.statement)
+
+
+def _as_clause(text: str, condition: Condition) -> str:
+    if not condition.value:
+        node = condition.node
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            return re.sub(r"^not\s+", "", text)
+        return f"not {text}" if isinstance(node, (ast.Name, ast.Attribute, ast.Call)) else f"not ({text})"
+    return f"({text})" if isinstance(condition.node, (ast.BoolOp, ast.IfExp, ast.NamedExpr)) else text
+
+
+def _is_pure(call: ast.Call) -> bool:
+    name = key(call.func) or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
+    return bool(_PURE_CALLS.search(name))
+
+
+def _names_set(node: ast.stmt) -> set[str]:
+    """Names that a statement itself gives a value."""
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign):
+        targets = list(node.targets)
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
+        targets = [node.target]
+    found = set()
+    for target in targets:
+        for item in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
+            name = key(item)
+            if name is not None:
+                found.add(root(name) if root(name) not in ("self", "cls") else name)
+    return found

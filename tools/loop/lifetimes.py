@@ -1,0 +1,44 @@
+"""Names that only one block gives a value and that are read behind it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+
+from .obstacles import Refusal
+from .script import Scope, Script
+from .tree import expressions, within
+
+
+def left_unbound(script: Script, block: list[ast.stmt], scope: Scope, spared: set[int]) -> Refusal | None:
+    """Why a block cannot be left out of the first iterations: a name that it alone binds is read behind it.
+
+    `spared` are ids of statements that are left out together with the block.
+    """
+    inside = {id(node) for node in within(block)}
+    mine = {
+        name
+        for name, bindings in scope.bindings.items()
+        if name.isidentifier() and bindings and all(id(item.statement) in inside for item in bindings)
+    }
+    loop = script.loop(block[0])
+    if not mine or loop is None:
+        return None
+    for node in within(loop.body):
+        if id(node) in inside or id(node) in spared or node.lineno < block[-1].lineno:
+            continue
+        for name in _reads(node, mine):
+            return Refusal(
+                "late-name",
+                f"`{name}` gets its value in this block alone and line {node.lineno} reads it in every iteration; if "
+                f"the first update is skipped it has none. Give `{name}` a value before the loop",
+            )
+    return None
+
+
+def _reads(node: ast.stmt, names: set[str]) -> Iterable[str]:
+    return (
+        item.id
+        for item in expressions(node)
+        if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load) and item.id in names
+    )
