@@ -1,0 +1,28 @@
+from accelerate import Accelerator
+from toykit import EMA, Loader, Model, Optimizer, Scheduler, done
+
+
+def main():
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model = Model()
+    optimizer = Optimizer(model)
+    lr_scheduler = Scheduler(optimizer)
+    model, optimizer, loader, lr_scheduler = accelerator.prepare(model, optimizer, Loader(16), lr_scheduler)
+    global_step = 0
+    ema = EMA(model)
+    is_sync = lambda: accelerator.sync_gradients
+    for step, batch in enumerate(loader):
+        with accelerator.accumulate(model):
+            loss = model(batch)
+            accelerator.backward(loss)
+            optimizer.step()
+            lr_scheduler.step()
+            optimizer.zero_grad()
+        if is_sync():
+            ema.step()
+            global_step += 1
+            accelerator.log({"loss": 1.0}, step=global_step)
+    done(global_step=global_step)
+
+
+main()

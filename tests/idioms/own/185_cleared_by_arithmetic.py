@@ -1,0 +1,26 @@
+from accelerate import Accelerator
+from toykit import Loader, Model, Optimizer, Scheduler, done
+
+
+def main():
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model = Model()
+    optimizer = Optimizer(model)
+    lr_scheduler = Scheduler(optimizer)
+    model, optimizer, loader, lr_scheduler = accelerator.prepare(model, optimizer, Loader(16), lr_scheduler)
+    global_step, total = 0, 0.0
+    for step, batch in enumerate(loader):
+        with accelerator.accumulate(model):
+            loss = model(batch)
+            total += loss
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            global_step += 1
+            accelerator.log({"loss": total}, step=global_step)
+            total *= 0
+    done(global_step=global_step)
+
+
+main()

@@ -1,0 +1,35 @@
+from accelerate import Accelerator
+from toykit import EMA, Loader, Model, Optimizer, Scheduler, done
+
+
+def main():
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model = Model()
+    optimizer = Optimizer(model)
+    lr_scheduler = Scheduler(optimizer)
+    model, optimizer, loader, lr_scheduler = accelerator.prepare(model, optimizer, Loader(16), lr_scheduler)
+    global_step = 0
+    ema = EMA(model)
+    fast = False
+    for step, batch in enumerate(loader):
+        with accelerator.accumulate(model):
+            loss = model(batch)
+            accelerator.backward(loss)
+            if fast:
+                optimizer.step(); optimizer.zero_grad()
+            else:
+                optimizer.step()
+                lr_scheduler.step()
+                optimizer.zero_grad()
+        if not accelerator.sync_gradients:
+            pass
+        elif step >= 0:
+            ema.step()
+            global_step += 1
+            accelerator.log({"loss": loss}, step=global_step)
+        else:
+            pass
+    done(global_step=global_step)
+
+
+main()
