@@ -15,7 +15,7 @@ import gc
 import importlib
 import importlib.util
 import json
-import shutil
+import os
 import statistics
 import sys
 import tempfile
@@ -176,14 +176,15 @@ UPDATES = (
 )
 
 
-def interleaved(steps: dict[str, Step], rounds: int) -> dict[str, float]:
-    """Median milliseconds of each, one after the other in every round."""
-    for step in steps.values():
-        step()
+def interleaved(steps: dict[str, Step], rounds: int, prepare: Step = lambda: None) -> dict[str, float]:
+    """Median milliseconds of each, one after the other in every round; `prepare` goes before each, not timed."""
+    for step in [*steps.values(), *steps.values()]:
+        prepare()
         step()
     times: dict[str, list[float]] = {name: [] for name in steps}
     for _ in range(rounds):
         for name, step in steps.items():
+            prepare()
             start = time.perf_counter()
             step()
             times[name].append(1000 * (time.perf_counter() - start))
@@ -212,40 +213,44 @@ def measure_updates(model: nn.Module, num: int, rounds: int) -> dict[str, Any]:
 
 
 def snapshot_writers(model: nn.Module, folder: Path) -> Iterator[tuple[str, Step]]:
-    """Each writes two averages in float32 into a fresh folder."""
-
-    def fresh(name: str) -> Path:
-        path = folder / name
-        shutil.rmtree(path, ignore_errors=True)
-        path.mkdir()
-        return path
-
+    """Each writes two averages in float32 into the folder, which is empty before."""
     ema = PostHocEMA(model, WIDTHS)
     ema.update(1)
-    yield "accelerate_ext", lambda: ema.snapshot(fresh("ours"))
+    yield "accelerate_ext", lambda: ema.snapshot(folder)
     averages = [{name: average.clone() for name, average in ema.averages(width).items()} for width in WIDTHS]
 
     def save() -> None:
-        path = fresh("save_file")
         for index, average in enumerate(averages):
-            save_file(average, path / f"{index}.safetensors")
+            save_file(average, folder / f"{index}.safetensors")
+
+    def save_for_good() -> None:
+        save()
+        for index in range(len(averages)):
+            with (folder / f"{index}.safetensors").open("rb") as file:
+                os.fsync(file.fileno())
 
     yield "safetensors save_file", save
+    yield "save_file and fsync, as ours", save_for_good
     for name, module in (("ema-pytorch", "ema_pytorch"), ("nitrous-ema", "nitrous_ema")):
         if package := optional(module):
-            settings = {"checkpoint_folder": str(folder / name), "checkpoint_dtype": torch.float32}
+            settings = {"checkpoint_folder": str(folder), "checkpoint_dtype": torch.float32}
             kept = package.PostHocEMA(model, sigma_rels=WIDTHS, **settings)
-            yield name, lambda kept=kept, name=name: (fresh(name), kept.checkpoint())
+            yield name, kept.checkpoint
     if package := optional("posthoc_ema"):
-        name, settings = "pytorch-posthoc-ema", {"sigma_rels": WIDTHS, "checkpoint_dtype": torch.float32}
-        held = package.PostHocEMA.from_model(model, str(fresh(name)), **settings)
-        yield name, lambda: (fresh("pytorch-posthoc-ema"), held._create_checkpoint())
+        settings = {"sigma_rels": WIDTHS, "checkpoint_dtype": torch.float32}
+        yield "pytorch-posthoc-ema", package.PostHocEMA.from_model(model, str(folder), **settings)._create_checkpoint
 
 
 def measure_snapshots(model: nn.Module, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+
+        def clear() -> None:
+            for path in Path(name).iterdir():
+                path.unlink()
+
         writers = dict(snapshot_writers(model, Path(name)))
-        medians = interleaved(writers, rounds)
+        medians = interleaved(writers, rounds, clear)
+        clear()
         memory = peak_above(writers["accelerate_ext"])
     base = medians["safetensors save_file"]
     return {"ms": medians, "times_save_file": {n: ms / base for n, ms in medians.items()}, "peak_mb": memory}
