@@ -103,6 +103,11 @@ class TestRewrite:
         assert result.exit_code == 2
         assert "gone.py: unreadable: the file cannot be read: No such file" in result.stderr
 
+    def test_a_counted_optimizer_must_be_a_name(self, here):
+        result = run("rewrite", "--counted-optimizer", "a b(", "train.py")
+        assert result.exit_code == 2
+        assert "--counted-optimizer must be the text of an optimizer such as `self.optimizer`" in result.stderr
+
     def test_missing_paths_are_all_named(self, here):
         result = run("rewrite", "one.py", "train.py", "two.py")
         assert result.exit_code == 2

@@ -19,6 +19,13 @@ def test_folders_are_searched_but_for_hidden_ones(tmp_path):
     assert [path.relative_to(tmp_path).as_posix() for path in found] == ["a.py", "b.py", "sub/c.py", "f.txt"]
 
 
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.py")
+    (tmp_path / ".hidden.py").write_text("")
+    (tmp_path / "a.py").write_text("")
+    assert python_files([tmp_path]) == [tmp_path / "a.py"]
+
+
 def test_all_missing_paths_are_named(tmp_path):
     with pytest.raises(CannotRun, match=r"one\.py, .*two\.py"):
         python_files([tmp_path / "one.py", tmp_path, tmp_path / "two.py"])
