@@ -68,5 +68,21 @@ CODES = {
     "fused-optimizer": "a fused optimizer reports no skip (huggingface/accelerate#4242)",
     "data-counter": "counts data, attempts or epochs, not updates",
     "prepared-elsewhere": "the optimizer is prepared in another file, if at all",
+    # the series `budget`
+    "epoch-budget-extended": "the epochs go on until enough updates are applied, within a bound",
+    "epoch-budget-already": "the epochs go on already until the updates are applied",
+    "epoch-budget-needs-gate": "the counter must count applied updates before more epochs can make up for skips",
+    "epoch-budget-unclear": "the loop or its bound is not a plain one, so it cannot be extended safely",
+    "epoch-budget-compared": "the loop body measures itself against the number of epochs, which would no longer be right",
+    # the series of Transformers and Accelerate: one code a patch
+    "trainer-counted": "asks already what this series adds",
+    "trainer-count-skipped-steps": "TrainerState counts skipped steps; nothing reads the counter yet",
+    "trainer-resume-by-attempts": "a resumed run goes on at the batch after the last attempt",
+    "trainer-epochs-for-skipped-steps": "epochs go on where skipped steps need more data",
+    "trainer-end-after-skipped-step": "a run whose last step was skipped ends with its checkpoint and evaluation",
+    "trainer-progress-follows-max-steps": "progress bars follow the number of steps that will be reached",
+    "trainer-streams-go-on": "a stream is read on, and not from its start, for steps that were skipped",
+    "trainer-count-applied-updates": "a skipped step is not counted, fires no event and leaves no trace in logs",
+    "trainer-skip-flag-of-fused-optimizers": "the skip flag reads what the scaler left on a fused optimizer",
 }  # fmt: skip
 """Stable: programs and documents may rely on a code."""
