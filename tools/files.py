@@ -70,9 +70,10 @@ def _beside(target: Path, data: bytes) -> Path:
 
 
 def shown(path: Path) -> str:
-    """A path as it stands in a diff: relative to here if it lies below, otherwise without its root."""
-    try:
-        relative = path.resolve().relative_to(Path.cwd().resolve())
-    except ValueError:
-        relative = path.resolve().relative_to(path.resolve().anchor)
-    return relative.as_posix()
+    """A path as it stands in a diff: relative to here if it lies below or is reached by a link, else without its root."""
+    here, target = Path.cwd(), path.resolve()
+    typed = Path(os.path.normpath(here / path))
+    for candidate, folder in ((target, here.resolve()), (typed, here)):
+        if candidate.is_relative_to(folder) and candidate.resolve() == target:
+            return candidate.relative_to(folder).as_posix()
+    return target.relative_to(target.anchor).as_posix()

@@ -73,3 +73,15 @@ def test_a_diff_names_files_from_here(tmp_path, monkeypatch):
     assert shown(Path("x") / ".." / "a.py") == "a.py"
     assert shown(tmp_path / "sub" / "a.py") == "sub/a.py"
     assert shown(tmp_path.parent / "a.py") == (tmp_path.parent / "a.py").as_posix().lstrip("/")
+
+
+def test_a_file_behind_a_link_keeps_the_name_that_the_user_typed(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "a.py").touch()
+    (tmp_path / "here" / "sub").mkdir(parents=True)
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "here" / "name.py").symlink_to("sub/b.py")
+    monkeypatch.chdir(tmp_path / "here")
+    assert shown(Path("link") / "a.py") == "link/a.py"
+    assert shown(Path("link") / ".." / "elsewhere" / "a.py") == (tmp_path / "elsewhere/a.py").as_posix().lstrip("/")
+    assert shown(Path("name.py")) == "sub/b.py"
