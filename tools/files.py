@@ -70,7 +70,7 @@ def _beside(target: Path, data: bytes) -> Path:
 
 
 def shown(path: Path) -> str:
-    """A path as it stands in a diff: relative to here if it lies below or is reached by a link, else without its root."""
+    """A path as it stands in a diff: relative to here if it lies below, or behind a link, else without its root."""
     here, target = Path.cwd(), path.resolve()
     typed = Path(os.path.normpath(here / path))
     for candidate, folder in ((target, here.resolve()), (typed, here)):
