@@ -142,9 +142,8 @@ class Clauses:
                 if isinstance(value, ast.Lambda) and name is not None and name.isidentifier():
                     self._askers.setdefault(name, []).append((scope, node, value.body))
 
-    def _asked(self, node: ast.expr, scope: Scope, positive: bool) -> Clause | None:
-        """The clause behind a call or a property that only returns a flag, where its words mean the same here."""
-        script = self.objects.script
+    def _asked(self, node: ast.expr, scope: Scope, positive: bool) -> Test | None:
+        """The test behind a call or a property that only returns a flag, where its words mean the same here."""
         called = node.func if isinstance(node, ast.Call) and not node.args and not node.keywords else None
         name = key(called if called is not None else node)
         for home, statement, value in self._askers.get(names.last(name or ""), ()) if name else ():
@@ -158,12 +157,10 @@ class Clauses:
             if owner is None and not is_lambda and name != home.name:
                 continue
             inner = self.read(value, home, statement, positive)
-            clause = inner.clauses[0] if len(inner.clauses) == 1 else None
-            if clause is None or clause.kind not in ("sync", "skip") or clause.owner is None:
-                continue
-            first = names.root(clause.owner)
-            if first == "self" if owner is not None else script.home(home, first) is script.home(scope, first):
-                return replace(clause, node=node, written=node)
+            owners = [item.owner for item in inner.clauses if item.kind in ("sync", "skip") and item.owner is not None]
+            if len(owners) == len(inner.clauses) and all(self._means_same(home, scope, text) for text in owners):
+                clauses = (replace(item, node=node, written=node) for item in inner.clauses)
+                return replace(inner, clauses=tuple(clauses))
         return None
 
     def read(self, test: ast.expr, scope: Scope, at: ast.stmt, positive: bool = True, depth: int = 4) -> Test:
@@ -178,6 +175,9 @@ class Clauses:
         if isinstance(test, ast.NamedExpr):
             inner = self.read(test.value, scope, at, positive, depth)
             return replace(inner, clauses=tuple(replace(item, node=test, written=test) for item in inner.clauses))
+        asked = self._asked(test, scope, positive) if self._askers else None
+        if asked is not None:
+            return asked
         clause = self._atom(test, scope, positive)
         name = key(test)
         if clause.kind == "other" and depth and name is not None:
@@ -203,6 +203,10 @@ class Clauses:
                 clauses.append(Clause(value, "other", positive, written=value))
         return Test(tuple(clauses), is_any)
 
+    def _means_same(self, home: Scope, scope: Scope, text: str) -> bool:
+        first, script = names.root(text), self.objects.script
+        return home.owner is scope.owner if first == "self" else script.home(home, first) is script.home(scope, first)
+
     def _alias(self, scope: Scope, name: str, at: ast.stmt) -> tuple[ast.stmt, ast.expr] | None:
         """The last flagged value that a name was given above `at`; None if something else may have come between."""
         home = self.objects.script.home(scope, name)
@@ -226,9 +230,6 @@ class Clauses:
         if isinstance(node, ast.Call) and key(node.func) == "bool" and len(node.args) == 1:
             inner = self._atom(node.args[0], scope, positive)
             return replace(inner, node=node, written=node) if inner.kind != "other" else plain
-        asked = self._asked(node, scope, positive) if self._askers else None
-        if asked is not None:
-            return asked
         node = _as_attribute(node)
         if not isinstance(node, ast.Attribute):
             return plain

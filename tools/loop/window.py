@@ -178,11 +178,12 @@ class Windows:
     ) -> Iterator[str]:
         """What a loop or a `with` in the block clears: a loop over the state is repeated whole."""
         deeper = Window()
+        if id(node) in self._direct and isinstance(node, ast.For):
+            self._direct |= {id(item) for item in inner}  # `for meter in meters: meter.reset()`
         lines = list(self._lines(inner, gathered, counters, deeper))
         if not lines and not deeper.kept:
             return
-        simple = isinstance(node, (ast.For, ast.AsyncFor)) and len(lines) == len(list(within(inner)))
-        if not simple or deeper.kept or deeper.refusal:
+        if not isinstance(node, (ast.For, ast.AsyncFor)) or node.orelse or deeper.kept or deeper.refusal:
             window.refusal = Refusal(
                 "nested-reset",
                 f"line {node.lineno} clears window state in a way that cannot be repeated for "
@@ -190,7 +191,11 @@ class Windows:
             )
             return
         window.cleared += deeper.cleared
-        yield from self._text(node)
+        if len(lines) == len(list(within(inner))):
+            yield from self._text(node)
+        else:  # what the loop does besides is left out
+            yield f"for {self.script.source.segment(node.target)} in {self.script.source.segment(node.iter)}:"
+            yield from (f"\0{line}" for line in lines)
 
     def _conditional(self, node: ast.If, gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
         inner = Window()
