@@ -83,7 +83,7 @@ def _row(
     for event in timeline.of(kind):
         if kind != "log" or event["step"] is not None:
             row.cells[max(event["after"], 1)] = word(event)
-    row.total = f"{len(row.cells)}"
+    row.total = f"{len(row.cells)} {'logged' if kind == 'log' else 'saved'}"
     row.wrong = _wrong(timeline, verdicts, code) | (
         _wrong_saves(timeline, verdicts) if kind == "save" else _wrong(timeline, verdicts, "loss-window", after=True)
     )
@@ -140,7 +140,7 @@ def _numbered(timeline: Timeline, verdicts: Sequence[Verdict]) -> list[Row]:
 def _counters(timeline: Timeline, verdicts: Sequence[Verdict]) -> list[Row]:
     rows = []
     for name, last in timeline.counters.items():
-        row = Row(name, str(last), wrong=_wrong(timeline, verdicts, "counter-moved"))
+        row = Row(name, f"at {last}", wrong=_wrong(timeline, verdicts, "counter-moved"))
         events = [event for event in timeline.of("counter") if event["name"] == name]
         for event in events[1:] if len(events) > 1 else events:
             row.cells[max(event["after"], 1)] = str(event["value"])

@@ -100,6 +100,10 @@ def remarks(finished: Finished) -> list[str]:
     if plan.is_active and timeline.optimizers and not any(o.chosen for o in timeline.optimizers.values()):
         names = ", ".join(optimizer.name for optimizer in timeline.optimizers.values())
         found.append(f"no optimizer is called {plan.optimizer!r}; there is {names}")
+    for name in finished.job.shown[1:] if timeline.attempts else ():
+        if name not in timeline.counters:
+            there = f"there is {', '.join(timeline.counters)}" if timeline.counters else "none was seen"
+            found.append(f"no counter is called {name!r}; {there}")
     made = {attempt.number for attempt in timeline.attempts if attempt.injected}
     never = [str(number) for number in plan.at if number not in made]
     if never and timeline.attempts and plan.rank in (None, timeline.rank):

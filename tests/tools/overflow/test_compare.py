@@ -67,6 +67,19 @@ def test_an_optimizer_that_was_not_there_is_told_with_those_that_were(story) -> 
     assert "no optimizer is called 'neither'; there is generator, critic" in comparison.table()
 
 
+def test_a_counter_that_was_asked_for_and_not_found_is_told_with_those_that_were(story) -> None:
+    run = finished(right(story))
+    asked = replace(run.job, shown=("global_step", "state.step", "stpe"))
+    text = Comparison([replace(run, job=asked)]).table()
+    assert "no counter is called 'state.step'; there is global_step" in text
+    assert "no counter is called 'stpe'; there is global_step" in text
+    assert "no counter is called" not in Comparison([run]).table()
+    assert (
+        "no counter is called 'stpe'; none was seen"
+        in Comparison([replace(finished(story().attempt()), job=asked)]).table()
+    )
+
+
 def test_many_findings_of_a_kind_are_shortened(story) -> None:
     told = story()
     for number in range(10):

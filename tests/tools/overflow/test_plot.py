@@ -29,7 +29,17 @@ def test_a_row_for_each_thing_with_what_it_counted(story) -> None:
     assert rows["global_step"].cells == {1: "1", 2: "2", 3: "3"}
     assert rows["checkpoint"].cells == {2: "2", 3: "3"}
     assert rows["loss scale"].cells == {1: "$2^{16}$", 2: "$2^{15}$"}
-    assert rows["weights"].total == "2 updates"
+    totals = {title: row.total for title, row in rows.items()}
+    assert totals == {
+        "weights": "2 updates",
+        "EMA": "3 calls",
+        "scheduler": "2 moves",
+        "progress bar": "3 moves",
+        "global_step": "at 3",
+        "loss scale": "",
+        "logged step": "3 logged",
+        "checkpoint": "2 saved",
+    }
 
 
 def test_what_moved_on_a_skipped_update_is_marked(story) -> None:
