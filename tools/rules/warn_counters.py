@@ -116,7 +116,7 @@ def _early_counters(work: Work) -> None:
                 or loop is None
                 or state.is_after_step
                 or id(node) in gated
-                or not work.traits.steps(loop)
+                or not any(work.traits.steps(item) for item in loop.body)  # a generator may step in the header
             ):
                 continue
             name = work.traits.counter(node)

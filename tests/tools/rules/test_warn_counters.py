@@ -2,6 +2,8 @@
 
 import pytest
 
+from tools.rewrite import rewrite
+
 COUNT = "if accelerator.sync_gradients:\n    global_step += 1\n"
 
 
@@ -27,3 +29,26 @@ COUNT = "if accelerator.sync_gradients:\n    global_step += 1\n"
 )
 def test_each_is_reported(make_loop, step, body, code):
     assert code in make_loop(step="accelerator.accumulate(model)\n" + step).codes(body)
+
+
+def test_a_loop_over_a_generator_that_steps_is_behind_the_step():
+    text = """\
+from accelerate import Accelerator
+
+
+def main(loader):
+    accelerator = Accelerator()
+    model, optimizer = accelerator.prepare(build(), torch.optim.AdamW(parameters))
+    global_step = 0
+
+    def updates():
+        for batch in loader:
+            accelerator.backward(model(batch))
+            optimizer.step()
+            if accelerator.sync_gradients:
+                yield batch
+
+    for batch in updates():
+        global_step += 1
+"""
+    assert "before-step" not in {site.code for site in rewrite(text.encode()).sites}
