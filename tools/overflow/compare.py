@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import CannotRun
 from .launch import Finished, Job, describe, run, script_of
-from .table import runs_table, unproven, verdict_lines
+from .table import attempts_and_applied, joined, runs_table, unproven, verdict_lines
 from .verdicts import judge
 
 
@@ -36,7 +36,19 @@ class Comparison:
         lines = [runs_table([(run.job.name, run) for run in self.runs], self._columns()), ""]
         for finished in self.runs:
             lines += verdict_lines(finished, judge(finished.timeline))
-        return "\n".join([*lines, *self.remarks]) + "\n"
+        return "\n".join([*lines, *self._shortfall(), *self.remarks]) + "\n"
+
+    def _shortfall(self) -> list[str]:
+        """A note below the patched run if it ended with fewer updates than the finite one made."""
+        if len(self.runs) < 2 or any(run.exit_code != 0 for run in self.runs):
+            return []
+        wanted, made = (attempts_and_applied(run.timeline)[1] for run in (self.runs[0], self.runs[-1]))
+        if sum(made) >= sum(wanted):
+            return []
+        return [
+            f"  note: it applied {joined(made)} updates, the finite run {joined(wanted)}: the loop ends with no room"
+            " for skipped updates; `report` names it, as `epoch-budget` for a number of epochs"
+        ]
 
     def _columns(self) -> list[str]:
         """Counters that are asked for and found; else the first one that only ever went up."""

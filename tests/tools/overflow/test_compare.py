@@ -80,6 +80,16 @@ def test_a_counter_that_was_asked_for_and_not_found_is_told_with_those_that_were
     )
 
 
+def test_a_patched_run_that_ends_short_is_told(story) -> None:
+    finite, skipping = finished(story().attempt().attempt(), plan=Plan()), finished(right(story))
+    assert "it applied 1 updates, the finite run 2" in (
+        Comparison([finite, skipping, finished(story().attempt().skip())]).table()
+    )
+    assert "the finite run" not in Comparison([finite, skipping, skipping]).table()
+    assert "the finite run" not in Comparison([finite, skipping, finished(story().attempt().skip(), 7)]).table()
+    assert "the finite run" not in Comparison([finished(story().attempt().skip())]).table()
+
+
 def test_many_findings_of_a_kind_are_shortened(story) -> None:
     told = story()
     for number in range(10):
