@@ -129,7 +129,7 @@ class Clock:
         return unit
 
 
-def whole(value: Any, name: str, least: int) -> int:
+def whole(value: Any, name: str, least: int | None = None) -> int:
     """A number as an int. Raises: TypeError or ValueError unless it is whole and at least `least`."""
     try:
         number = operator.index(value)
@@ -137,7 +137,7 @@ def whole(value: Any, name: str, least: int) -> int:
         if not (isinstance(value, float) and value.is_integer()):
             raise TypeError(f"`{name}` must be a whole number, got {value!r}") from None
         number = int(value)
-    if number < least:
+    if least is not None and number < least:
         raise ValueError(f"`{name}` must be {least} or more, got {value}")
     return number
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal
 
 import numpy as np
 
+from .clock import whole
 from .fit import fit
 from .profile import MAX_SIGMA_REL, check_sigma_rel, gamma_from_sigma_rel
 
@@ -52,7 +54,7 @@ def plan(
     total: int,
     count: int | None = None,
     *,
-    sigma_rel: Sequence[float] | None = None,
+    sigma_rel: float | Iterable[float] | None = None,
     wanted: tuple[float, float] = (0.02, 0.25),
     spacing: Spacing = "end",
     max_error: float | None = None,
@@ -67,17 +69,19 @@ def plan(
         spacing: "end" is denser towards the end, best for averages that end with the run; "even" serves averages
             that end anywhere equally.
         max_error: largest expected error allowed over the wanted range.
-    Raises: ValueError saying what must hold, also when `max_error` cannot be reached.
+    Raises: ValueError or TypeError saying what must hold, also when `max_error` cannot be reached.
     Example:
         >>> plan(100_000, 16, sigma_rel=(0.05, 0.10)).worst_error < 0.01
         True
     """
+    total, count = whole(total, "total"), None if count is None else whole(count, "count")
+    num_averages = whole(num_averages, "num_averages")
     _check(total, count, wanted, spacing, max_error, num_averages)
     widths = _wanted_widths(*wanted)
     if sigma_rel is None:
         candidates = list(itertools.combinations(WIDTHS, num_averages))
     else:
-        candidates = [tuple(check_sigma_rel(width) for width in sigma_rel)]
+        candidates = [tuple(check_sigma_rel(width) for width in distinct_widths(sigma_rel))]
     if count is not None:
         best = _best(total, count, candidates, widths, spacing)
     else:
@@ -88,6 +92,14 @@ def plan(
             f"{wanted}, above max_error={max_error:g}; allow more snapshots, more averages or a narrower range"
         )
     return best
+
+
+def distinct_widths(sigma_rel: float | Iterable[float]) -> tuple[float, ...]:
+    """One or several widths as a tuple. Raises: ValueError unless there is one, and no two are alike."""
+    widths = tuple(float(width) for width in (sigma_rel if isinstance(sigma_rel, Iterable) else (sigma_rel,)))
+    if not widths or len({f"{width:.6f}" for width in widths}) < len(widths):
+        raise ValueError(f"`sigma_rel` must be one or several widths that differ by 1e-6 or more, got {widths}")
+    return widths
 
 
 def _smallest(
@@ -152,9 +164,9 @@ def _check(
         wrong.append(f"`count` must lie between 1 and `total` (and {MAX_COUNT}), got {count}")
     if count is None and max_error is None:
         wrong.append("give `count`, or `max_error` for the smallest count that keeps it")
-    if max_error is not None and not 0 < max_error < math.inf:
-        wrong.append(f"`max_error` must be above 0, got {max_error}")
-    if not 0 < wanted[0] <= wanted[1] <= MAX_SIGMA_REL:
+    if max_error is not None and not (isinstance(max_error, Real) and 0 < max_error < math.inf):
+        wrong.append(f"`max_error` must be a number above 0, got {max_error!r}")
+    if not _is_range(wanted):
         wrong.append(f"`wanted` must be two rising widths in (0, {MAX_SIGMA_REL:.4f}], got {wanted}")
     if spacing not in ("end", "even"):
         wrong.append(f"`spacing` must be 'end' or 'even', got {spacing!r}")
@@ -162,3 +174,9 @@ def _check(
         wrong.append(f"`num_averages` must be 1, 2 or 3, got {num_averages}")
     if wrong:
         raise ValueError("; ".join(wrong))
+
+
+def _is_range(wanted: object) -> bool:
+    if not (isinstance(wanted, Sequence) and len(wanted) == 2 and all(isinstance(width, Real) for width in wanted)):
+        return False
+    return 0 < wanted[0] <= wanted[1] <= MAX_SIGMA_REL

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from .average import Average
 from .clock import Reading
 from .header import SnapshotError
 from .parameters import Model
-from .plan import Plan
+from .plan import Plan, distinct_widths
 from .profile import gamma_from_sigma_rel
 from .snapshot import FORMAT, Snapshot
 from .snapshot_folder import Owner, claim, file_name
@@ -38,7 +38,8 @@ class PostHocEMA(Average):
     Args:
         sigma_rel: widths of the averages, as fractions of training; one or several, at most 0.2887 each. Taken from
             the plan unless given.
-        plan: when to write snapshots; `update` then writes them into `directory`, and needs a `t` on the host.
+        plan: when to write snapshots; `update` then writes them into `directory`, and needs a `t` on the host. Its
+            first call makes the folder, or raises SnapshotError for one that holds snapshots of another run.
         snapshot_dtype: of the snapshots: float32, bfloat16 or float16.
         run: identity of the run, by which its snapshots are known; made up unless given, and kept by `state_dict`.
     Source: arXiv:2312.02696.
@@ -47,7 +48,7 @@ class PostHocEMA(Average):
     def __init__(
         self,
         model: Model,
-        sigma_rel: float | Sequence[float] | None = None,
+        sigma_rel: float | Iterable[float] | None = None,
         *,
         plan: Plan | None = None,
         directory: str | os.PathLike[str] | None = None,
@@ -57,6 +58,8 @@ class PostHocEMA(Average):
         device: torch.device | str | None = None,
         include_frozen: bool = False,
     ):
+        if plan is not None and not isinstance(plan, Plan):
+            raise TypeError(f"`plan` must be what `accelerate_ext.ema.plan()` returns, got {type(plan).__name__}")
         self.sigma_rel = _widths(sigma_rel, plan)
         if (plan is None) != (directory is None):
             raise ValueError("`plan` and `directory` go together: when snapshots are written, and where")
@@ -84,8 +87,10 @@ class PostHocEMA(Average):
             raise TypeError("a plan needs `t` as an int: whether to write a file is decided on the host")
         before = self.t
         super().update(t, n=n)
-        if self._directory is not None and self._plan.is_due(before, self.t):
-            self.snapshot(self._directory)
+        if self._directory is not None and self.t > 0:
+            self._claim(self._directory, set_aside=False)  # a folder that is in use is told now, not hours later
+            if self._plan.is_due(before, self.t):
+                self.snapshot(self._directory)
         return None
 
     update.__doc__ = Average.update.__doc__
@@ -199,11 +204,7 @@ class PostHocEMA(Average):
         return super()._settings() | {"sigma_rel": list(self.sigma_rel)}
 
 
-def _widths(sigma_rel: float | Sequence[float] | None, plan: Plan | None) -> tuple[float, ...]:
+def _widths(sigma_rel: float | Iterable[float] | None, plan: Plan | None) -> tuple[float, ...]:
     if sigma_rel is None:
         sigma_rel = (0.05, 0.10) if plan is None else plan.sigma_rel
-    widths = tuple(float(width) for width in (sigma_rel if isinstance(sigma_rel, Sequence) else (sigma_rel,)))
-    names = [f"{width:.6f}" for width in widths]
-    if not widths or len(set(names)) < len(names):
-        raise ValueError(f"`sigma_rel` must be one or several widths that differ by 1e-6 or more, got {widths}")
-    return widths
+    return distinct_widths(sigma_rel)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Protocol
 
 import numpy as np
@@ -99,6 +100,11 @@ class DecayWeighting:
     num_averages: int = 1
 
     def __post_init__(self) -> None:
+        numbers = {
+            name: getattr(self, name) for name in ("decay", "min_decay", "update_after_step", "inv_gamma", "power")
+        }
+        if strange := [f"`{name}` ({value!r})" for name, value in numbers.items() if not isinstance(value, Real)]:
+            raise TypeError(f"these must be numbers: {', '.join(strange)}")
         wrong = []
         if not 0 <= self.decay <= 1:
             wrong.append(f"`decay` must lie between 0 and 1, got {self.decay}")

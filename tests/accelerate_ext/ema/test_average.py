@@ -467,6 +467,16 @@ def test_settings_out_of_range_are_refused(arguments, text):
         EMA(small_model(), **arguments)
 
 
+def test_settings_that_are_no_numbers_are_all_told():
+    with pytest.raises(TypeError, match=r"these must be numbers: `decay` \('0.99'\), `power` \(None\)"):
+        EMA(small_model(), decay="0.99", power=None)
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(TypeError, match="averages need a module or its parameters, got NoneType"):
+        EMA(None)
+
+
 def test_a_finite_run_trains_the_same_with_and_without_averages():
     results = []
     for is_averaged in (False, True):

@@ -82,6 +82,11 @@ def test_the_space_is_told():
         ({"total": 10}, "give `count`, or `max_error`"),
         ({"total": 10, "count": 2, "wanted": (0.2, 0.1)}, "`wanted` must be two rising widths"),
         ({"total": 10, "count": 2, "wanted": (0.1, 0.4)}, "`wanted` must be two rising widths"),
+        ({"total": 10, "count": 2, "wanted": 0.1}, "`wanted` must be two rising widths"),
+        ({"total": 10, "count": 2, "wanted": (0.1, 0.2, 0.25)}, "`wanted` must be two rising widths"),
+        ({"total": 10, "max_error": "x"}, "`max_error` must be a number above 0, got 'x'"),
+        ({"total": 10, "count": 2, "sigma_rel": ()}, r"`sigma_rel` must be one or several widths .* got \(\)"),
+        ({"total": 10, "count": 2, "sigma_rel": (0.1, 0.1)}, "`sigma_rel` must be one or several widths that differ"),
         ({"total": 10, "count": 2, "spacing": "odd"}, "`spacing` must be 'end' or 'even', got 'odd'"),
         ({"total": 10, "count": 2, "num_averages": 9}, "`num_averages` must be 1, 2 or 3"),
         ({"total": 10, "count": 2, "sigma_rel": (0.5,)}, "`sigma_rel` must lie between 0"),
@@ -91,6 +96,18 @@ def test_the_space_is_told():
 def test_what_cannot_be_planned_is_refused(arguments, text):
     with pytest.raises(ValueError, match=text):
         plan(**arguments)
+
+
+@pytest.mark.parametrize(("total", "count"), [("100", 3), (100, 3.5), (100.5, 3), (100, "3")])
+def test_numbers_must_be_whole(total, count):
+    with pytest.raises(TypeError, match="must be a whole number, got"):
+        plan(total, count)
+
+
+def test_numbers_may_be_written_as_floats_and_a_width_alone():
+    made = plan(1e5, 5.0, sigma_rel=0.1)
+    assert made == plan(100_000, 5, sigma_rel=(0.1,))
+    assert all(type(time) is int for time in made.times)
 
 
 def test_all_that_is_wrong_is_told_at_once():

@@ -394,6 +394,23 @@ def test_a_plan_needs_a_directory_and_steps_on_the_host(tmp_path):
         ema.update(torch.tensor(3))
 
 
+def test_a_folder_that_cannot_be_written_is_told_at_the_first_update_and_not_at_the_first_snapshot(tmp_path):
+    _, other = trained()
+    other.snapshot(tmp_path / "taken")
+    ema = PostHocEMA(Net(), plan=plan(100, 2), directory=tmp_path / "taken")
+    ema.update(0)
+    with pytest.raises(SnapshotError, match="must not mix with those of this run"):
+        ema.update(1)
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="snapshots need a folder"):
+        PostHocEMA(Net(), plan=plan(100, 2), directory=tmp_path / "file").update(1)
+
+
+def test_a_plan_must_be_one(tmp_path):
+    with pytest.raises(TypeError, match=r"`plan` must be what `accelerate_ext.ema.plan\(\)` returns, got int"):
+        PostHocEMA(Net(), plan=3, directory=tmp_path)
+
+
 def test_lent_weights_are_not_written(tmp_path):
     _, ema = trained()
     with ema.averaged_weights(), pytest.raises(RuntimeError, match="call `restore` before a snapshot"):
