@@ -14,7 +14,7 @@ import torch
 from . import epochs, ranks
 from .attempts import Attempts
 from .averages import Average
-from .nonfinite import guard_for
+from .nonfinite import check_switch, guard_for
 from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
 from .saving import CountsInCheckpoints, finish_saving, save_whole
 from .streak import check_limit
@@ -56,6 +56,7 @@ class Accelerator(accelerate.Accelerator):
         **kwargs: Any,
     ) -> None:
         check_limit(max_consecutive_skips)
+        check_switch(skip_nonfinite)
         super().__init__(*args, **kwargs)
         self._start_counting(skip_nonfinite, max_consecutive_skips)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import accelerate
 
 from .accelerator import DEFAULT_MAX_CONSECUTIVE_SKIPS, Accelerator
-from .nonfinite import check_guard
+from .nonfinite import check_guard, check_switch
 from .streak import check_limit
 
 
@@ -22,11 +22,11 @@ def attach(
 
     Raises: TypeError for anything but an Accelerator; ValueError as `Accelerator` does, with nothing changed.
     """
-    if not isinstance(accelerator, accelerate.Accelerator):
-        raise TypeError(f"`accelerator` must be an accelerate.Accelerator, got {type(accelerator).__name__}")
+    _check_kind(accelerator)
     if isinstance(accelerator, Accelerator):
         return accelerator
     check_limit(max_consecutive_skips)
+    check_switch(skip_nonfinite)
     if skip_nonfinite:
         check_guard(accelerator)
     accelerator.__class__ = _counting_class(type(accelerator))
@@ -36,11 +36,22 @@ def attach(
 
 
 def detach(accelerator: accelerate.Accelerator) -> accelerate.Accelerator:
-    """Undo `attach`: the Accelerator and its optimizers are again what Accelerate made them. The counts are lost."""
+    """Undo `attach`: the Accelerator and its optimizers are again what Accelerate made them. The counts are lost.
+
+    One that does not count is returned as it is.
+
+    Raises: TypeError for anything but an Accelerator.
+    """
+    _check_kind(accelerator)
     if isinstance(accelerator, Accelerator):
         accelerator._stop_counting()
         accelerator.__class__ = accelerator._counts_for
     return accelerator
+
+
+def _check_kind(accelerator: object) -> None:
+    if not isinstance(accelerator, accelerate.Accelerator):
+        raise TypeError(f"`accelerator` must be an accelerate.Accelerator, got {type(accelerator).__name__}")
 
 
 _CLASSES: dict[type, type[Accelerator]] = {accelerate.Accelerator: Accelerator}

@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 
-_LOOK_AT = (
-    "Look at the loss and the inputs of the last batches (is one of them not finite?), at the learning rate, and at "
-    "layers whose activations exceed 65504 in float16; weights trained in bfloat16 often need bfloat16"
+_LOOK_AT = "Look at the loss and the inputs of the last batches (is one of them not finite?) and at the learning rate"
+_LOOK_AT_16_BITS = (
+    ", and at layers whose activations exceed 65504 in float16; weights trained in bfloat16 often need bfloat16"
 )
+_NEVER_STOP = ": below a loss scale of 2**-128 a GradScaler passes non-finite gradients on, and the weights are lost"
 
 
 def check_limit(max_consecutive_skips: object) -> None:
@@ -24,15 +25,16 @@ def check_limit(max_consecutive_skips: object) -> None:
 
 def too_many_skips(in_a_row: int, limit: int, optimizers: Any, scale_then: torch.Tensor | float | None) -> str:
     """The message of a SkippedUpdatesError. Reads the loss scale, so it costs synchronisations."""
+    scale = _loss_scale(in_a_row, optimizers, scale_then)
     return (
         f"{in_a_row} updates in a row were skipped (`max_consecutive_skips` is {limit}); "
-        f"{_loss_scale(in_a_row, optimizers, scale_then)}. {_LOOK_AT}. "
-        "Pass a larger `max_consecutive_skips` to tolerate more, or None to never stop: below a loss scale of "
-        "2**-128 a GradScaler passes non-finite gradients on, and the weights are lost."
+        f"{scale or 'no loss scale is in use'}. {_LOOK_AT}{_LOOK_AT_16_BITS if scale else ''}. "
+        "Pass a larger `max_consecutive_skips` to tolerate more, or None to never stop"
+        f"{_NEVER_STOP if scale else ''}."
     )
 
 
-def _loss_scale(in_a_row: int, optimizers: Any, scale_then: torch.Tensor | float | None) -> str:
+def _loss_scale(in_a_row: int, optimizers: Any, scale_then: torch.Tensor | float | None) -> str | None:
     for optimizer in optimizers:
         scaler = optimizer.scaler
         if scaler is not None and scaler.is_enabled():
@@ -44,5 +46,5 @@ def _loss_scale(in_a_row: int, optimizers: Any, scale_then: torch.Tensor | float
         if now is not None and scale_then is not None:
             break
     else:
-        return "no loss scale is in use"
+        return None
     return f"the loss scale was {float(scale_then):g} before them and is {float(now):g} now"

@@ -104,6 +104,8 @@ def test_detaching_a_plain_accelerator_does_nothing():
 def test_anything_else_is_refused():
     with pytest.raises(TypeError, match=r"`accelerator` must be an accelerate\.Accelerator, got int"):
         attach(3)
+    with pytest.raises(TypeError, match=r"`accelerator` must be an accelerate\.Accelerator, got str"):
+        detach("accelerator")
 
 
 def test_a_refused_option_changes_nothing():

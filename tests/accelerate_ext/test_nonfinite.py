@@ -103,8 +103,21 @@ def test_nothing_is_scaled_and_saved_scalers_stay_none(loop, tmp_path):
 
 def test_the_limit_of_skips_holds_here_too(loop):
     training = loop(infinite=range(9), batches=9, scaler=None, options=ON | {"max_consecutive_skips": 4})
-    with pytest.raises(accelerate_ext.SkippedUpdatesError, match=r"4 updates in a row .* no loss scale is in use"):
+    with pytest.raises(
+        accelerate_ext.SkippedUpdatesError, match=r"4 updates in a row .* no loss scale is in use"
+    ) as error:
         training.run()
+    assert "float16" not in str(error.value)
+    assert str(error.value).endswith("or None to never stop.")
+
+
+def test_a_switch_that_is_none_is_refused():
+    with pytest.raises(TypeError, match="`skip_nonfinite` must be True or False, got 'no'"):
+        accelerate_ext.Accelerator(cpu=True, skip_nonfinite="no")
+    plain = accelerate.Accelerator(cpu=True)
+    with pytest.raises(TypeError, match="`skip_nonfinite` must be True or False, got 1"):
+        accelerate_ext.attach(plain, skip_nonfinite=1)
+    assert type(plain) is accelerate.Accelerator
 
 
 def test_a_scaler_comes_first(loop):

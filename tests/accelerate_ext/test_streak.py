@@ -20,6 +20,8 @@ def test_a_skipped_streak_raises_at_the_limit_and_names_the_scales(loop):
     assert "5 updates in a row were skipped (`max_consecutive_skips` is 5)" in str(error.value)
     assert "the loss scale was 16 before them and is 0.5 now" in str(error.value)
     assert "learning rate" in str(error.value)
+    assert "65504 in float16" in str(error.value)
+    assert "2**-128" in str(error.value)
 
 
 def test_an_applied_update_ends_the_streak(loop):
