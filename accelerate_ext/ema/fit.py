@@ -7,8 +7,9 @@ Two measures of closeness, both linear least squares with closed-form matrices:
 - ``"profile"``: the squared difference of the averaging profiles is minimised, as in arXiv:2312.02696, appendix C.
   That treats the steps of the run as unrelated, and lets the sum of the weights drift from 1 where the fit is poor.
 
-Whichever measure is used, the error that is predicted is the random walk's, as a fraction of the distance between the
-wanted average and the weights of the model at the same step.
+Whichever measure is used, the error that is predicted is that of weights that walk at random, as a fraction of the
+distance between the wanted average and the weights of the model at the same step. Before a run the walk is taken to be
+equally fast all the time; afterwards ``Pace`` says how fast it was at each part of the run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from .pace import Pace
 from .profile import Array, check_gamma, check_t, inner_product, walk_inner_product
 
 Kind = Literal["walk", "profile"]
@@ -67,6 +69,7 @@ def fit(
     offset: float = 0.0,
     sum_to_one: bool | None = None,
     nugget: float = NUGGET_FLOOR,
+    pace: Pace | None = None,
 ) -> Fit:
     """The best weights for building the wanted averages from the stored ones.
 
@@ -77,6 +80,7 @@ def fit(
         offset: mean square of the weights themselves in that unit, which counts where the fit does not add up to 1.
         sum_to_one: whether the weights have to add up to 1; as the paper has it unless given (walk: yes, profile: no).
         nugget: relative amount added to the diagonal where stored averages are nearly the same.
+        pace: how fast the weights moved when, for the predicted error alone; equally fast unless given.
 
     Shapes: t_in, gamma_in, noise (I,) or scalar; t_out, gamma_out (O,) or scalar.
     Units: t in applied steps.
@@ -92,7 +96,25 @@ def fit(
     else:
         weights = _least_squares(kind, t, gamma, to, go, errors, constrained, nugget)
     weights = np.where(exact.any(axis=0), exact, weights)
-    return describe(weights, t, gamma, to, go, kind, noise=errors, offset=offset)
+    return describe(weights, t, gamma, to, go, kind, noise=errors, offset=offset, pace=pace)
+
+
+def leave_one_out(t: ArrayLike, gamma: ArrayLike, noise: ArrayLike = 0.0) -> Array:
+    """For each stored average, itself minus what the walk fit makes of the others.
+
+    Shapes: t, gamma, noise (I,) or scalar, two different averages at least; result (I, I), a column for each average,
+    with 1 on the diagonal and all others adding up to -1.
+    """
+    times, powers, errors = _vectors(t, gamma, noise)
+    unit, scale = _unit_diagonal(_gram("walk", times, powers, errors), NUGGET_FLOOR)
+    inverse = np.linalg.pinv(unit, rcond=1e-15, hermitian=True) / np.outer(scale, scale)
+    ones = inverse.sum(axis=1)
+    inverse -= np.outer(ones, ones) / ones.sum()  # the constraint that weights add up to 1
+    result = inverse / np.diagonal(inverse)
+    np.fill_diagonal(result, 0.0)
+    result /= -result.sum(axis=0)
+    np.fill_diagonal(result, 1.0)
+    return np.asarray(result, dtype=np.float64)
 
 
 def predicted_error(t_in: ArrayLike, gamma_in: ArrayLike, t_out: ArrayLike, gamma_out: ArrayLike) -> Array:
@@ -113,13 +135,18 @@ def describe(
     *,
     noise: Array,
     offset: float = 0.0,
+    pace: Pace | None = None,
 ) -> Fit:
     """What any weights, however they came about, give: the expected error, the profile's residual and its width.
 
     Shapes: weights (I, O); t, gamma, noise (I,); t_out, gamma_out (O,).
     """
     distance = np.array([distance_from_model(step, power) for step, power in zip(t_out, gamma_out, strict=True)])
-    squares = _residual_squares(walk_inner_product, weights, t, gamma, t_out, gamma_out) + noise @ weights**2
+    if pace is None:
+        squares = _residual_squares(walk_inner_product, weights, t, gamma, t_out, gamma_out)
+    else:
+        squares = pace.residual_squares(weights, t, gamma, t_out, gamma_out)
+    squares = squares + noise @ weights**2
     squares += offset * np.where(np.abs(weights.sum(axis=0) - 1) > 1e-9, weights.sum(axis=0) - 1, 0.0) ** 2
     error = np.sqrt(np.maximum(squares, 0.0))
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -166,10 +193,16 @@ def _least_squares(
     kind: Kind, t: Array, gamma: Array, t_out: Array, gamma_out: Array, noise: Array, constrained: bool, nugget: float
 ) -> Array:
     dot = walk_inner_product if kind == "walk" else inner_product
-    gram = dot(t[:, None], gamma[:, None], t[None], gamma[None])
-    if kind == "walk":
-        gram[np.diag_indices_from(gram)] += noise
+    gram = _gram(kind, t, gamma, noise)
     return _solve(gram, dot(t[:, None], gamma[:, None], t_out[None], gamma_out[None]), constrained, nugget)
+
+
+def _gram(kind: Kind, t: Array, gamma: Array, noise: Array) -> Array:
+    if kind == "profile":
+        return inner_product(t[:, None], gamma[:, None], t[None], gamma[None])
+    gram = walk_inner_product(t[:, None], gamma[:, None], t[None], gamma[None])
+    gram[np.diag_indices_from(gram)] += noise
+    return gram
 
 
 def _vectors(*values: ArrayLike) -> list[Array]:
@@ -201,17 +234,22 @@ def _already_stored(t: Array, gamma: Array, t_out: Array, gamma_out: Array, nois
 
 def _solve(gram: Array, right: Array, constrained: bool, nugget: float) -> Array:
     """Minimum of w'Gw - 2w'b, on a unit diagonal; with the constraint by the null direction G^-1 1."""
-    scale = np.sqrt(np.diagonal(gram))
-    unit = gram / np.outer(scale, scale)
-    unit[np.diag_indices_from(unit)] = 1.0
-    if np.linalg.eigvalsh(unit)[0] < NEARLY_SINGULAR:
-        unit[np.diag_indices_from(unit)] += nugget
+    unit, scale = _unit_diagonal(gram, nugget)
     sides = np.concatenate([right / scale[:, None], 1 / scale[:, None]], axis=1)
     solved = _symmetric_solve(unit, sides) / scale[:, None]
     weights, ones = solved[:, :-1], solved[:, -1:]
     if constrained:
         weights = weights + ones * (1 - weights.sum(axis=0)) / ones.sum()
     return weights
+
+
+def _unit_diagonal(gram: Array, nugget: float) -> tuple[Array, Array]:
+    scale = np.sqrt(np.diagonal(gram))
+    unit = gram / np.outer(scale, scale)
+    unit[np.diag_indices_from(unit)] = 1.0
+    if np.linalg.eigvalsh(unit)[0] < NEARLY_SINGULAR:
+        unit[np.diag_indices_from(unit)] += nugget
+    return unit, scale
 
 
 def _symmetric_solve(matrix: Array, sides: Array) -> Array:

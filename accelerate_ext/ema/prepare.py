@@ -5,25 +5,19 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from .fit import NUGGET_FLOOR, Fit, Kind, distance_from_model, fit
+from .fit import Fit, Kind, distance_from_model, fit
 from .header import SnapshotError
 from .inputs import Source
-from .profile import Array, gamma_from_sigma_rel, walk_inner_product
+from .motion import measure_motion
+from .profile import Array, gamma_from_sigma_rel
 from .readers import Reader
-from .stream import Stored, Sums, pairwise_sums
-
-RELATIVE_ROUNDING = 0.43
-"""Root mean square rounding error over root mean square value, in units of half the spacing above 1."""
-
-NEAR_THE_END = 6
-"""How many of the latest stored sets say how fast the weights move where the wanted average ends."""
+from .stream import Stored, Sums
 
 
 @dataclass(frozen=True)
@@ -89,9 +83,9 @@ def prepare(
         readers = [stack.enter_context(contextlib.closing(source.open())) for source in used]
         names, others = check_same_model(used, readers)
         every, columns = _columns(names, gammas, widths or {})
-        motion = _measure(used, readers, names)
+        motion = measure_motion(used, readers, names)
         stored = [s.t for s in used], [s.gamma for s in used]
-        result = fit(*stored, t, every, kind, noise=motion.noise, offset=motion.offset)
+        result = fit(*stored, t, every, kind, noise=motion.noise, offset=motion.offset, pace=motion.pace)
         yield Prepared(
             sources=used,
             readers=readers,
@@ -188,46 +182,6 @@ def _columns(
             every.append(gamma)
         columns.update(dict.fromkeys(matching, (every.index(gamma),) * len(gammas)))
     return every, columns
-
-
-@dataclass(frozen=True)
-class _Motion:
-    """How fast the weights move (variance a step); in that unit, the rounding of each set, and the mean square."""
-
-    drift: float
-    noise: Array
-    offset: float
-
-
-def _measure(sources: Sequence[Source], readers: Sequence[Reader], names: Sequence[str]) -> _Motion:
-    """From a sample of the elements of the latest sets."""
-    late = range(max(0, len(sources) - NEAR_THE_END), len(sources))
-    observed, norms, _ = pairwise_sums([Stored(str(sources[i].path), readers[i]) for i in late], names)
-    rounding = np.array([_rounding(source, reader, names) for source, reader in zip(sources, readers, strict=True)])
-    t, gamma = (np.array([getattr(source, field) for source in sources]) for field in ("t", "gamma"))
-    squared = rounding**2 * float(norms.mean())
-    gram = walk_inner_product(t[:, None], gamma[:, None], t[None], gamma[None])
-    apart = np.diagonal(gram)[:, None] + np.diagonal(gram)[None] - 2 * gram
-    rates = [
-        (observed[i, j], observed[i, j] - squared[a] - squared[b], apart[a, b])
-        for (i, a) in enumerate(late)
-        for (j, b) in enumerate(late)
-        if i < j and apart[a, b] > 0
-    ]
-    moved = [clean / distance for _, clean, distance in rates if clean > 0] or [raw / far for raw, _, far in rates]
-    drift = float(np.median(moved)) if moved else 0.0
-    if drift <= 0:
-        return _Motion(0.0, np.zeros(len(sources)), 0.0)
-    noise = squared / drift
-    return _Motion(drift, np.where(noise > NUGGET_FLOOR * t, noise, 0.0), float(norms.mean()) / drift)
-
-
-def _rounding(source: Source, reader: Reader, names: Sequence[str]) -> float:
-    sizes: Counter[torch.dtype] = Counter()
-    for name in names:
-        sizes[reader.dtype(name)] += math.prod(reader.shape(name))
-    by_dtype = RELATIVE_ROUNDING * torch.finfo(sizes.most_common(1)[0][0]).eps / 2
-    return max(source.rounding_error, by_dtype)
 
 
 def expected_distance(prepared: Prepared, column: int) -> float:

@@ -24,8 +24,6 @@ from .readers import Reader
 
 PIECE_ELEMENTS = 2**16
 BLOCK_BYTES = 2**23
-SAMPLE_TENSORS = 128
-SAMPLE_ELEMENTS = 4096
 
 
 class Sink(Protocol):
@@ -202,25 +200,3 @@ class _Recipe:
         """Shapes: block (1 + others, elements), the reference first; result (O, elements)."""
         result = self.matrix @ block[1:]  # small numbers first: they keep their digits
         return result.addr_(self.totals, block[0])
-
-
-def pairwise_sums(stored: Sequence[Stored], names: Sequence[str]) -> tuple[Array, Array, int]:
-    """Mean square differences between all pairs, and mean squares, over a sample of the elements.
-
-    Shapes: result (I, I) and (I,), and the number of elements looked at.
-    """
-    squares = np.zeros((len(stored), len(stored)))
-    norms, total = np.zeros(len(stored)), 0
-    for name in names[:: -(-len(names) // SAMPLE_TENSORS)]:
-        size = int(np.prod(stored[0].reader.shape(name), dtype=np.int64))
-        count = min(size, SAMPLE_ELEMENTS)
-        start = (size - count) // 2
-        block = torch.empty(len(stored), count, dtype=torch.float64)
-        for row, source in enumerate(stored):
-            source.reader.read(name, start, start + count, block[row])
-        block = torch.nan_to_num(block, nan=0.0, posinf=0.0, neginf=0.0)
-        for a, b in itertools.combinations(range(len(stored)), 2):
-            squares[a, b] += float(((block[a] - block[b]) ** 2).sum())
-        norms += (block**2).sum(dim=1).numpy()
-        total += count
-    return (squares + squares.T) / max(total, 1), norms / max(total, 1), total
