@@ -31,7 +31,13 @@ def started(folder: Path, text: str, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-u", "-m", "tools", "overflow", *options, "--", str(path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
