@@ -13,7 +13,7 @@ from .loop.clauses import Clauses
 from .loop.flag import Flag, Flags
 from .loop.flow import Flow
 from .loop.lifetimes import left_unbound
-from .loop.names import key, last, root
+from .loop.names import key, last, root, word_pattern
 from .loop.objects import Identity, Objects
 from .loop.obstacles import Refusal
 from .loop.paths import State, StepSite
@@ -88,6 +88,8 @@ class Work:
 
     def left_unbound(self, block: Block, statements: list[ast.stmt]) -> Refusal | None:
         """Why statements cannot wait for an applied update: a name of theirs is read behind them."""
+        if left_unbound(self.script, statements, block.scope, set()) is None:
+            return None
         spared = {
             id(node)
             for other in self.blocks
@@ -126,10 +128,10 @@ class Work:
 
     def copies(self, counters: dict[Identity, Block]) -> dict[Identity, Block]:
         """Names that hold such a counter as it was before the update, like `steps = int(self.steps)`."""
-        words = "|".join(sorted({rf"\b{re.escape(last(who.key))}\b" for who in counters}))
+        words = "|".join(sorted({word_pattern(last(who.key)) for who in counters}))
         found: dict[Identity, Block] = {}
         for node in self.script.statements_with(re.compile(words)) if words else ():
-            state = self.flow.before.get(node)
+            state = self.flow.before.get(node) if isinstance(node, ast.Assign) else None
             if state is None or state.is_after_step or not isinstance(node, ast.Assign):
                 continue
             scope, name = self.script.places[node].scope, key(node.targets[0])

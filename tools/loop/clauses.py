@@ -93,7 +93,7 @@ class Clauses:
         for node in script.statements_with(FLAGS):
             self._collect(node)
         if self._aliases:
-            known = re.compile("|".join(rf"\b{re.escape(name)}\b" for _, name in list(self._aliases)))
+            known = re.compile("|".join(names.word_pattern(name) for _, name in list(self._aliases)))
             for node in script.statements_with(known):
                 self._collect(node)
 
@@ -122,7 +122,7 @@ class Clauses:
     def words(self) -> re.Pattern[str]:
         """What any use of a flag shows in the text: its name, or that of an alias."""
         return re.compile(
-            "|".join([FLAGS.pattern, *(rf"\b{re.escape(name)}\b" for name in sorted(self.alias_names()))])
+            "|".join([FLAGS.pattern, *(names.word_pattern(name) for name in sorted(self.alias_names()))])
         )
 
     def alias_names(self) -> set[str]:

@@ -15,17 +15,20 @@ def left_unbound(script: Script, block: list[ast.stmt], scope: Scope, spared: se
 
     `spared` are ids of statements that are left out together with the block.
     """
-    inside = {id(node) for node in within(block)}
+    first, last = block[0].lineno, block[-1].end_lineno or block[-1].lineno
     mine = {
         name
         for name, bindings in scope.bindings.items()
-        if name.isidentifier() and bindings and all(id(item.statement) in inside for item in bindings)
+        if all(first <= item.statement.lineno <= last for item in bindings) and bindings and name.isidentifier()
     }
+    if mine:  # other code may share the lines
+        inside = {id(node) for node in within(block)}
+        mine = {name for name in mine if all(id(item.statement) in inside for item in scope.bindings[name])}
     loop = script.loop(block[0])
-    if not mine or loop is None:
+    if not mine or loop is None or (loop.end_lineno or 0) < last:
         return None
     for node in within(loop.body):
-        if id(node) in inside or id(node) in spared or node.lineno < block[-1].lineno:
+        if node.lineno < block[-1].lineno or id(node) in spared or id(node) in inside:
             continue
         for name in _reads(node, mine):
             return Refusal(

@@ -165,7 +165,8 @@ class Objects:
         return self._zeroed
 
     def _is_stepped(self, name: str) -> bool:
-        return re.search(rf"\b{re.escape(names.last(name))}\W?\W?\.\s*step\s*\(", self.script.source.text) is not None
+        word, text = names.last(name), self.script.source.text
+        return any(f"{word}{end}.step(" in text for end in ("", '"]', "']"))
 
     def _read_preparation(self, node: ast.stmt) -> None:
         scope = self.script.places[node].scope

@@ -31,6 +31,7 @@ class Traits:
         self.script = flow.script
         self.objects = flow.objects
         self._counting: dict[Scope, bool] = {}
+        self._counters: dict[tuple[int, ...], list[str]] = {}
 
     def clips(self, block: Iterable[ast.stmt]) -> bool:
         nodes = [node for node in block if _CLIP.search(self.script.source.segment(node))]
@@ -154,10 +155,16 @@ class Traits:
                 return True
         return False
 
-    def counters_in(self, block: Iterable[ast.stmt]) -> list[str]:
+    def counters_in(self, block: list[ast.stmt]) -> list[str]:
         """Keys that a list of statements counts up, those of called functions included."""
+        marks = tuple(map(id, block))
+        if marks not in self._counters:
+            self._counters[marks] = self._counters_in(block)
+        return self._counters[marks]
+
+    def _counters_in(self, block: list[ast.stmt]) -> list[str]:
         found = []
-        for node in within(list(block)):
+        for node in within(block):
             name = self.counter(node)
             if name is not None and not names.counts_data(name):
                 found.append(name)

@@ -251,7 +251,7 @@ class Windows:
         """State that the block reads and that nobody in the iteration clears."""
         handled = {*window.cleared, *window.kept, *self._restarted, *self.traits.counters_in(outer)}
         text = "\n".join(self.script.source.segment(node) for node in block)
-        read = {name for name in gathered if re.search(rf"(?<![\w.]){re.escape(name)}\b", text)}
+        read = {name for name in gathered if re.search(names.word_pattern(name, r"[\w.]"), text)}
         for name in sorted(read - handled):
             if name in self._sums(block[0]) and not names.counts_data(name):
                 window.never_cleared.append(name)

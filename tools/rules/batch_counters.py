@@ -25,7 +25,6 @@ import re
 from ..loop import names
 from ..loop.names import key
 from ..loop.obstacles import Refusal
-from ..loop.script import Scope
 from ..loop.tree import expressions, within
 from ..work import Work
 
@@ -37,14 +36,21 @@ def batch_counters(work: Work) -> None:
         for block in work.blocks
         if work.gates(block) and work.traits.counters_in(block.statements)
     }
-    for scope in work.flow.stepping:
-        _places_in_the_data(work, scope, counted)
-        _behind_inner_loops(work, scope)
+    for statements in work.flow.stepping.values():
+        loops = {
+            loop: None for node in statements for loop in work.script.ancestors(node) if isinstance(loop, ast.For)
+        }
+        outermost = [loop for loop in loops if work.script.loop(loop) is None]
+        _places_in_the_data(work, outermost, counted)
+        for loop in loops:
+            _behind_inner_loop(work, loop)
 
 
-def _places_in_the_data(work: Work, scope: Scope, counted: set[int]) -> None:
-    for node in within(scope.node.body):
-        name = key(node.targets[0]) if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) else None
+def _places_in_the_data(work: Work, outermost: list[ast.For], counted: set[int]) -> None:
+    for node in within(list(outermost)):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
+            continue
+        name = key(node.targets[0])
         if name is None or names.counts_data(name) or not work.traits.is_step_word(name):
             continue
         loops = [loop for loop in work.script.ancestors(node) if isinstance(loop, (ast.For, ast.AsyncFor))]
@@ -60,21 +66,18 @@ def _places_in_the_data(work: Work, scope: Scope, counted: set[int]) -> None:
             work.refuse(node, "counter of batches", Refusal("counts-batches", text + advice))
 
 
-def _behind_inner_loops(work: Work, scope: Scope) -> None:
-    for loop in within(scope.node.body):
-        if not isinstance(loop, ast.For) or not work.traits.steps(loop) or work.script.loop(loop) is None:
-            continue
-        is_micro = isinstance(loop.iter, ast.Call) and key(loop.iter.func) == "range"
-        if not (is_micro or re.search(r"accum|micro", work.layout.text(loop.iter))):
-            continue
-        if any(work.traits.counts(node) for node in within(loop.body)):
-            continue
-        for node in work.script.places[loop].following:
-            if work.traits.counts(node):
-                line = next(iter(work.flow.sites_inside(loop))).statement.lineno
-                text = (
-                    f"the step of line {line} runs in an inner loop; behind that the flag tells only about the last "
-                )
-                advice = "attempt. Count in the inner loop, under its flag"
-                work.refuse(node, "unguarded counter", Refusal("step-in-inner-loop", text + advice))
-                break
+def _behind_inner_loop(work: Work, loop: ast.For) -> None:
+    if work.script.loop(loop) is None:
+        return
+    is_micro = isinstance(loop.iter, ast.Call) and key(loop.iter.func) == "range"
+    if not (is_micro or re.search(r"accum|micro", work.layout.text(loop.iter))):
+        return
+    if any(work.traits.counts(node) for node in within(loop.body)):
+        return
+    for node in work.script.places[loop].following:
+        if work.traits.counts(node):
+            line = next(iter(work.flow.sites_inside(loop))).statement.lineno
+            text = f"the step of line {line} runs in an inner loop; behind that the flag tells only about the last "
+            advice = "attempt. Count in the inner loop, under its flag"
+            work.refuse(node, "unguarded counter", Refusal("step-in-inner-loop", text + advice))
+            return

@@ -107,17 +107,12 @@ def _early_counters(work: Work) -> None:
         for block in work.blocks
         if work.gates(block) and work.traits.counters_in(block.statements)
     }
-    for scope in work.flow.stepping:
+    for scope, statements in work.flow.stepping.items():
+        stepping = {loop for node in statements for loop in work.script.ancestors(node)}  # not by a generator's header
         for node in within(scope.node.body):
             state = work.flow.before.get(node)
             loop = work.script.loop(node) if state is not None else None
-            if (
-                state is None
-                or loop is None
-                or state.is_after_step
-                or id(node) in gated
-                or not any(work.traits.steps(item) for item in loop.body)  # a generator may step in the header
-            ):
+            if state is None or loop is None or state.is_after_step or id(node) in gated or loop not in stepping:
                 continue
             name = work.traits.counter(node)
             if work.traits.shows_progress(node):
