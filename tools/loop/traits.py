@@ -19,7 +19,7 @@ _LOG = re.compile(r"(^|_)log(_|$|ger|ging|s$)|add_scalars?$|^report|track", re.I
 _SAVE = re.compile(r"save|checkpoint|ckpt|dump", re.IGNORECASE)
 _EMA_FUNCTIONS = re.compile(r"(^|_)(update|step|apply)_(ema|average|averages|swa)|(^|_)ema(_update|_step)?$", re.I)
 _EMA_METHODS = ("step", "update", "update_parameters", "update_average", "update_averages", "__call__", "lerp")
-_FLAG = re.compile(r"\bsync_gradients\b|step_was_skipped\b")
+_FLAG = re.compile(r"sync_gradients\b|step_was_skipped\b")
 _STEP_WORD = re.compile(r"step|update|iter|count|seen|n_|num", re.IGNORECASE)
 
 
