@@ -73,7 +73,7 @@ CODES = {
     "epoch-budget-already": "the epochs go on already until the updates are applied",
     "epoch-budget-needs-gate": "the counter must count applied updates before more epochs can make up for skips",
     "epoch-budget-unclear": "the loop or its bound is not a plain one, so it cannot be extended safely",
-    "epoch-budget-compared": "the loop body measures itself against the number of epochs, which would no longer be right",
+    "epoch-budget-compared": "the loop body measures itself against the number of epochs, which would no longer fit",
     # the series of Transformers and Accelerate: one code a patch
     "trainer-counted": "asks already what this series adds",
     "trainer-count-skipped-steps": "TrainerState counts skipped steps; nothing reads the counter yet",

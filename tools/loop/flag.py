@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from .clauses import Test
 from .conditions import Conditions, normal
 from .flow import Flow
+from .names import word_pattern
 from .objects import Identity
 from .obstacles import Refusal, lines_of, several, unprepared, unusable
 from .paths import Path, State, StepSite
@@ -219,6 +220,6 @@ def _unique(sites: Iterable[StepSite]) -> list[StepSite]:
 def _free_name(text: str) -> str:
     """A name for the kept flag that the file does not use for something else."""
     for name in ("step_was_skipped", "update_was_skipped", "attempt_was_skipped"):
-        if not re.search(names.word_pattern(name, r"[.\w]") + r"(?! = [\w.]+\.step_was_skipped)", text):
+        if not re.search(word_pattern(name, r"[.\w]") + r"(?! = [\w.]+\.step_was_skipped)", text):
             return name
     return "skipped_by_optimizer"

@@ -63,15 +63,20 @@ def headers(node: ast.stmt) -> Iterator[ast.expr]:
                 yield item.context_expr
 
 
-def expressions(node: ast.stmt) -> Iterator[ast.AST]:
-    """Every expression node of a statement itself, outside lambdas."""
-    stack: list[ast.AST] = [*headers(node)]
-    stack.reverse()
-    while stack:
-        item = stack.pop()
-        yield item
-        if not isinstance(item, ast.Lambda):
-            stack += reversed(list(ast.iter_child_nodes(item)))
+def expressions(node: ast.stmt) -> list[ast.AST]:
+    """Every expression node of a statement itself, outside lambdas. Kept with the node, which many rules ask."""
+    found: list[ast.AST] | None = getattr(node, "_expressions", None)
+    if found is None:
+        found = []
+        stack: list[ast.AST] = [*headers(node)]
+        stack.reverse()
+        while stack:
+            item = stack.pop()
+            found.append(item)
+            if not isinstance(item, ast.Lambda):
+                stack += reversed(list(ast.iter_child_nodes(item)))
+        node._expressions = found  # type: ignore[attr-defined]
+    return found
 
 
 def call_of(node: ast.stmt) -> ast.Call | None:
