@@ -98,7 +98,9 @@ def sweep(
     for point in got.points:
         click.echo(f"{point.sigma_rel:>8g}  {point.value:>14.6g}  (predicted error {point.predicted_error:.2g})")
     if best := got.best():
-        click.echo(f"best: sigma_rel {best[0]:.4f}, value {best[1]:.6g}")
+        is_measured = any(point.sigma_rel == best[0] for point in got.points)
+        how = "measured" if is_measured else "estimated by a parabola through the points around it"
+        click.echo(f"best: sigma_rel {best[0]:.4f}, value {best[1]:.6g} ({how})")
 
 
 def _widths(given: tuple[str, ...]) -> dict[str, float]:

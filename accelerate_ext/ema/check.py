@@ -107,9 +107,12 @@ def _choose(sources: list[Source], step: float | None, sigma_rel: float | None) 
         wanted = [source for source in wanted if abs(source.gamma - gamma) < 1e-6 * (1 + gamma)]
     reachable = [s for s in wanted if any(other is not s and other.t >= s.t for other in sources)]
     if not reachable:
-        found = ", ".join(f"{source.step:g}" for source in averages[-10:]) or "none"
+        found = ", ".join(f"{source.step:g}" for source in averages[-10:])
+        asked = [] if step is None else [f"step {step:g}"]
+        asked += [] if sigma_rel is None else [f"sigma_rel {sigma_rel:g}"]
         raise SnapshotError(
             "a check needs a stored average and others at its step or after it to rebuild it from; "
-            f"asked for step {step} and sigma_rel {sigma_rel}, averages are stored at the steps: {found}"
+            + (f"asked for {' and '.join(asked)}, " if asked else "")
+            + (f"averages are stored at the steps {found}" if found else "there are checkpoints only, no average")
         )
     return max(reachable, key=lambda source: (source.t, -source.gamma))

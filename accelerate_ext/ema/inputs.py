@@ -180,7 +180,7 @@ def _step_of(named: Path, weights: Path, table: Mapping[str, float]) -> float:
         return check_t(counted.attempts["applied"])
     step = step_from_name(named)
     if not step:
-        raise SnapshotError(f"{named} has no step above 0 in its name; give a table of steps")
+        raise SnapshotError(f"{named} has no step above 0 in its name; give a table of steps (steps=, --steps)")
     return step
 
 

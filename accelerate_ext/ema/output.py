@@ -38,7 +38,7 @@ class OutputFile:
         overwrite: bool = False,
     ):
         if path.exists() and not overwrite:
-            raise FileExistsError(f"{path} exists; ask for overwriting, or give another name")
+            raise FileExistsError(f"{path} exists; give another name, or overwrite it (overwrite=True, --overwrite)")
         self.path, self._tensors = path, dict(tensors)
         header, self._starts, size = _layout(self._tensors, {"format": "pt", **metadata})
         path.parent.mkdir(parents=True, exist_ok=True)

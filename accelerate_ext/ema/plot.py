@@ -15,7 +15,7 @@ import numpy as np
 from .fit import fit
 from .profile import cumulative, density, gamma_from_sigma_rel
 from .result import Reconstruction
-from .sweep import POINTS_OF_THE_FIT, Sweep
+from .sweep import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -94,7 +94,7 @@ def plot_sweeps(sweeps: Sequence[Sweep], metric: str = "metric") -> Figure:
     axes.set(
         xlabel="sigma_rel",
         ylabel=metric,
-        title=f"Star: the best width, by a parabola through {POINTS_OF_THE_FIT} points",
+        title="Star: the best width, by a parabola through the points around it",
     )
     axes.legend()
     return figure

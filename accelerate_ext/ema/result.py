@@ -87,18 +87,18 @@ def judge(result: Reconstruction, force: bool) -> None:
 
     Raises: ReconstructionError if any predicted error is above 50 %, unless ``force``.
     """
-    expected = [(f"sigma_rel {width:g}", e) for width, e in zip(result.sigma_rel, result.predicted_error, strict=True)]
-    expected += [(f"sigma_rel {width:g} ({name})", result.width_errors[name]) for name, width in result.widths.items()]
-    far = [f"{name}: {error:.0%}" for name, error in expected if not error <= REFUSE_ABOVE]
-    off = [f"{name}: {error:.1%}" for name, error in expected if not error <= WARN_ABOVE]
+    expected = [(f"{width:g}", error) for width, error in zip(result.sigma_rel, result.predicted_error, strict=True)]
+    expected += [(f"{width:g} ({name})", result.width_errors[name]) for name, width in result.widths.items()]
+    far = [f"sigma_rel {name}: {error:.0%}" for name, error in expected if not error <= REFUSE_ABOVE]
+    off = [f"sigma_rel {name}: {error:.1%}" for name, error in expected if not error <= WARN_ABOVE]
     advice = "of the distance between the average and the model itself; more or denser snapshots lower it"
     if far and not force:
         raise ReconstructionError(
             f"the predicted error must not be above {REFUSE_ABOVE:.0%}, it is {', '.join(far)} {advice}. Choose a "
-            "width nearer to the stored ones, or ask for it by force"
+            "width nearer to the stored ones, or go on all the same (force=True, --force)"
         )
     if off:
-        warnings.warn(f"predicted error {', '.join(off)} {advice}", ReconstructionWarning, stacklevel=3)
+        warnings.warn(f"predicted error for {', '.join(off)} {advice}", ReconstructionWarning, stacklevel=3)
 
 
 def _width(gamma: float) -> float | None:

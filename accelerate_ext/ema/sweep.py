@@ -29,6 +29,7 @@ from .result import REFUSE_ABOVE, Reconstruction, ReconstructionWarning
 FORMAT = "accelerate_ext.ema.sweep/1"
 GRID = (0.02, 0.03, 0.04, 0.05, 0.06, 0.075, 0.09, 0.11, 0.13, 0.16, 0.20, 0.25)
 POINTS_OF_THE_FIT = 5
+REACH_OF_THE_FIT = 2.0  # a metric is much like a parabola this far from the best width, as a factor, and not farther
 
 Direction = Literal["min", "max"]
 Metric = Callable[[Path], float] | str | Sequence[str]
@@ -66,7 +67,7 @@ class Sweep:
             return None
         sign = 1.0 if self.direction == "min" else -1.0
         top = min(points, key=lambda point: sign * point.value)
-        near = sorted(points, key=lambda point: abs(math.log(point.sigma_rel / top.sigma_rel)))[:POINTS_OF_THE_FIT]
+        near = _around(top, points)
         if len(near) >= 3:
             x = np.array([math.log(point.sigma_rel / top.sigma_rel) for point in near])
             y = np.array([sign * point.value for point in near])
@@ -194,6 +195,19 @@ def _points(built: Reconstruction, metric: Metric, keep: bool) -> Iterator[Point
             built.paths[0].parent.rmdir()
 
 
+def _around(top: Point, points: Sequence[Point]) -> list[Point]:
+    """The nearest points, and of those that are farther away only the two next to the best one."""
+
+    def distance(point: Point) -> float:
+        return abs(math.log(point.sigma_rel / top.sigma_rel))
+
+    lower = max((p for p in points if p.sigma_rel < top.sigma_rel), key=lambda p: p.sigma_rel, default=top)
+    upper = min((p for p in points if p.sigma_rel > top.sigma_rel), key=lambda p: p.sigma_rel, default=top)
+    limit = math.log(REACH_OF_THE_FIT) + 1e-9
+    near = [point for point in points if distance(point) <= limit or point in (lower, upper)]
+    return sorted(near, key=distance)[:POINTS_OF_THE_FIT]
+
+
 def measure(metric: Metric, path: Path, width: float) -> float:
     """The metric of one file; nan where it is not finite. Raises: MetricError if it cannot be measured."""
     if callable(metric):
@@ -209,7 +223,7 @@ def measure(metric: Metric, path: Path, width: float) -> float:
         raise MetricError(f"cannot run {shlex.join(command)}: {error}") from error
     lines = ran.stdout.strip().splitlines()
     if ran.returncode:
-        tail = "\n".join(ran.stderr.strip().splitlines()[-5:])
+        tail = "\n".join((ran.stderr.strip() or ran.stdout.strip()).splitlines()[-5:]) or "(it printed nothing)"
         raise MetricError(f"{shlex.join(command)} ended with exit code {ran.returncode}:\n{tail}")
     try:
         value = float(lines[-1])

@@ -130,7 +130,7 @@ def test_reconstruct_gives_tensors_their_own_width(run, snapshots, tmp_path):
 
 def test_a_visible_error_is_a_warning_and_a_large_one_a_refusal(run, snapshots, tmp_path):
     code, _, err = run("reconstruct", snapshots, "-s", 0.02, "-o", tmp_path / "a.safetensors")
-    assert code == 0 and re.search(r"warning: predicted error sigma_rel 0\.02: 1[5-9]\.\d%", err)
+    assert code == 0 and re.search(r"warning: predicted error for sigma_rel 0\.02: 1[5-9]\.\d%", err)
     code, out, err = run("reconstruct", snapshots, "-s", 0.004, "-o", tmp_path / "b.safetensors")
     assert (code, out) == (2, "") and "error: the predicted error must not be above 50%" in err
     assert run("reconstruct", snapshots, "-s", 0.004, "-o", tmp_path / "b.safetensors", "--force")[0] == 0

@@ -174,7 +174,7 @@ def test_a_result_in_the_folder_of_snapshots_is_not_taken_for_one(known_run):
 
 def test_a_visible_error_is_warned_about_and_a_large_one_refused(known_run):
     known_run.save_all(4, (0.10,))
-    with pytest.warns(ReconstructionWarning, match=r"predicted error sigma_rel 0\.15: \d"):
+    with pytest.warns(ReconstructionWarning, match=r"predicted error for sigma_rel 0\.15: \d"):
         reconstruct(known_run.folder, 0.15)
     with pytest.raises(ReconstructionError, match=r"must not be above 50%, it is sigma_rel 0\.005: \d+%"):
         reconstruct(known_run.folder, [0.15, 0.005])

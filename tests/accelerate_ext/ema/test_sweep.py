@@ -128,6 +128,14 @@ def test_the_best_width_is_found_between_the_measured_ones(direction):
     assert got == pytest.approx((0.12, sign * 3))
 
 
+def test_points_far_from_the_best_one_do_not_bend_the_parabola():
+    values = {0.02: 0.1703, 0.05: 0.1671, 0.1: 0.1676, 0.2: 0.2306}
+    width, value = sweep_of(values).best()
+    assert 0.05 < width < 0.1
+    assert value == pytest.approx(0.1670, abs=1e-4)
+    assert sweep_of({0.02: 0.1703, 0.05: 0.1671, 0.1: 0.1676}).best() == (width, value)
+
+
 def test_an_optimum_at_the_border_is_the_measured_one():
     assert sweep_of({width: width for width in WIDTHS}).best() == (0.05, 0.05)
     assert sweep_of({0.05: 2.0, 0.1: 1.0}).best() == (0.1, 1.0)
