@@ -139,9 +139,23 @@ def _in_path(path: Path, options: InputOptions, table: Mapping[str, float]) -> l
     if not checkpoints:
         raise SnapshotError(
             f"{path} is not a folder of snapshots or checkpoints: it holds no <t>-<sigma_rel>.safetensors of ours and "
-            f"no weights file or checkpoint folder ({', '.join(WEIGHTS)}) with a step in its name"
+            f"no weights file or checkpoint folder ({', '.join(WEIGHTS)}) with a step in its name{_advice(path)}"
         )
     return [_checkpoint(child, weights, options, table) for child, weights in checkpoints]
+
+
+def _advice(path: Path) -> str:
+    """The sub-folders to choose from, where checkpoints keep their weights in some."""
+    inner = {
+        folder.name
+        for child in sorted(path.iterdir())
+        if child.is_dir() and not child.name.startswith(".")
+        for folder in child.iterdir()
+        if folder.is_dir() and _weights_in(folder, InputOptions())
+    }
+    if not inner:
+        return ""
+    return f"; say which weights of its folders are meant (subfolder=, --subfolder): {', '.join(sorted(inner))}"
 
 
 def _weights_of(child: Path, options: InputOptions) -> Path | None:

@@ -19,7 +19,7 @@ import torch
 from tqdm import tqdm
 
 from .fit import Kind
-from .inputs import OUTPUT_PREFIX, InputOptions, Source, find_sources
+from .inputs import OUTPUT_PREFIX, WEIGHTS, InputOptions, Source, find_sources
 from .output import OutputFile, output_bytes
 from .prepare import Prepared, prepare
 from .profile import gamma_from_sigma_rel
@@ -84,9 +84,11 @@ def end_of(sources: Sequence[Source], step: float | None) -> float:
 def output_paths(output: str | Path, targets: Sequence[float], step: float) -> tuple[Path, ...]:
     """One file for one average where a file is named, else a file for each in the folder.
 
-    Raises: ValueError if several averages are to go into one file.
+    Raises: ValueError if several averages are to go into one file, or into one of another kind.
     """
     path = Path(output)
+    if path.suffix in WEIGHTS and path.suffix != ".safetensors" and not path.is_dir():
+        raise ValueError(f"the output must be a .safetensors file or a folder, got {path}")
     if path.suffix == ".safetensors":
         if len(targets) > 1:
             raise ValueError(f"{len(targets)} averages need a folder to be written to, got the file {path}")

@@ -303,6 +303,16 @@ def test_a_pt_file_without_weights_says_what_it_has_and_takes_a_key(known_run, t
     assert open_weights(path, "ema.shadow").shape("layer.bias") == (9,)
 
 
+def test_weights_one_level_deeper_are_named_for_the_choice(tmp_path, known_run):
+    for name in ("unet", "unet_ema"):
+        (tmp_path / "checkpoint-500" / name).mkdir(parents=True)
+        save_file(known_run.model(500), tmp_path / "checkpoint-500" / name / "diffusion_pytorch_model.safetensors")
+    with pytest.raises(SnapshotError, match=r"say which .* \(subfolder=, --subfolder\): unet, unet_ema$"):
+        find_sources(tmp_path)
+    with pytest.raises(SnapshotError, match=r"say which .*: unet, unet_ema$"):
+        find_sources(tmp_path, InputOptions(subfolder="vae"))
+
+
 def test_a_folder_that_is_not_ours_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("nothing")
     with pytest.raises(SnapshotError, match="is not a folder of snapshots or checkpoints"):

@@ -333,11 +333,12 @@ def test_a_step_that_was_not_reached_is_refused(known_run, refused):
     refused(ValueError, "must not lie after the last stored one, got 1601 and 1600", step=1601)
 
 
-def test_unknown_dtypes_and_repeated_widths_are_refused(known_run, refused):
+def test_unknown_dtypes_outputs_and_repeated_widths_are_refused(known_run, refused, tmp_path):
     known_run.save_all(4)
     refused(ValueError, "`dtype` must be one of float32, bfloat16", dtype="int8")
     refused(ValueError, "one or more different widths", sigma_rel=[0.15, 0.15], output=None)
     refused(ValueError, "2 averages need a folder", sigma_rel=[0.075, 0.15])
+    refused(ValueError, r"must be a \.safetensors file or a folder, got .*average\.pt", output=tmp_path / "average.pt")
 
 
 def test_values_beyond_the_output_dtype_are_refused(known_run, refused):
