@@ -72,10 +72,8 @@ class GitTree:
         try:
             self.base = git(self.root, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}").decode().strip()
         except GitError:
-            raise CannotRun(
-                f"the revision must name a commit that {root} has, got {revision!r}; "
-                "fetch it, or give another one with --base"
-            ) from None
+            advice = "commit something first" if revision == "HEAD" else "fetch it, or give another one with --base"
+            raise CannotRun(f"the revision must name a commit that {root} has, got {revision!r}; {advice}") from None
         self.date = git(self.root, "show", "--no-patch", "--format=%cD", self.base).decode().strip()
         self.is_exact = self.base == base
         self._batch: subprocess.Popen[bytes] | None = None

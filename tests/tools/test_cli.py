@@ -237,6 +237,7 @@ class TestSeries:
             (["generate", "nothing"], "the upstream must be one of sample, got 'nothing'"),
             (["generate", "sample", "--series", "x"], "sample has the series first, top, got 'x'"),
             (["generate", "sample", "--series", "top", "--all"], "--series must be left out, got top"),
+            (["generate", "sample", "--record", "--out", "out"], "give one of them, got --out out as well"),
             (["generate", "sample", "--base", "nowhere"], "the revision must name a commit"),
             (["generate", "sample", "--source", "missing"], "must be a folder that holds a git checkout"),
             (["generate", "sample", "--source", "."], "which git does not know"),
@@ -305,6 +306,12 @@ class TestApply:
         result = run("apply", "sample", "--to", repo.root)
         assert result.exit_code == 2
         assert "must have no uncommitted changes" in result.stderr
+
+    def test_a_checkout_without_a_commit_is_told_what_to_do(self, upstream, tmp_path):
+        subprocess.run(["git", "init", "-q", tmp_path / "empty"], check=True)
+        result = run("apply", "sample", "--to", tmp_path / "empty")
+        assert result.exit_code == 2
+        assert "got 'HEAD'; commit something first" in result.stderr.replace("\n", " ")
 
     def test_another_project_is_refused(self, upstream, make_repo):
         other = make_repo("other")

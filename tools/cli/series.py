@@ -37,10 +37,16 @@ series_option = click.option("--series", "name", metavar="NAME", help="Which ser
 @base_option
 @series_option
 @click.option("--all", "is_all", is_flag=True, help="Every series of the upstream.")
-@click.option("--out", type=click.Path(path_type=Path), default=OUT, show_default=True, help="Where the mails go.")
+@click.option("--out", type=click.Path(path_type=Path), help=f"Where the mails go.  [default: {OUT}]")
 @click.option("--record", "is_recorded", is_flag=True, help="Write the committed form, without context, to patches/.")
 def generate(
-    upstream: str, source: Path | None, base: str | None, name: str | None, is_all: bool, out: Path, is_recorded: bool
+    upstream: str,
+    source: Path | None,
+    base: str | None,
+    name: str | None,
+    is_all: bool,
+    out: Path | None,
+    is_recorded: bool,
 ) -> None:
     """Writes the series of an upstream as mails for `git am`, with NOTES.md and report.json beside them.
 
@@ -50,12 +56,14 @@ def generate(
     row = catalog.find(upstream)
     if is_all and name:
         raise CannotRun(f"--all means every series, so --series must be left out, got {name}")
+    if is_recorded and out is not None:
+        raise CannotRun(f"--record writes to patches/ and --out elsewhere: give one of them, got --out {out} as well")
     num_refused = 0
     with open_source(row, source, base) as tree:
         click.echo(f"{row.name} at {tree.base}", err=True)
         for part in row.series if is_all else [name]:
             made = generate_series(row, tree, part)
-            folder = record(made) if is_recorded else export(made, out)
+            folder = record(made) if is_recorded else export(made, out or OUT)
             num_refused += print_made(made.series)
             click.echo(folder)
     finish(False, bool(num_refused) and not tree.is_exact)
