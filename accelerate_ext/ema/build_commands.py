@@ -63,7 +63,7 @@ def reconstruct(
         report(result)
 
 
-@click.command()
+@click.command(short_help="Measure a metric over widths, find the best.")
 @sources
 @click.option("--metric", required=True, help="Command with {path} in it, whose last line of output is a number.")
 @click.option("--results", required=True, type=click.Path(path_type=Path), help="JSON file; goes on where it stopped.")

@@ -31,7 +31,7 @@ from .thin import thin as thin_folder
 INFO_WIDTHS = (0.02, 0.05, 0.075, 0.10, 0.15, 0.20, 0.25)
 
 
-@click.group()
+@click.group(short_help="Plan snapshots, and build averages after the run.")
 def ema() -> None:
     """Weight averages: plan snapshots, and build averages of any length from them after the run."""
 
@@ -41,7 +41,7 @@ ema.add_command(reconstruct)
 ema.add_command(sweep)
 
 
-@ema.command()
+@ema.command(short_help="When to write snapshots, and of which averages.")
 @click.argument("total", type=click.IntRange(1))
 @click.option("--count", type=click.IntRange(1), help="Snapshots.  [default: the fewest that keep --max-error]")
 @click.option("--max-error", type=click.FloatRange(0, min_open=True), help="Largest expected error allowed.")
@@ -66,7 +66,7 @@ def plan(total: int, sigma_rel: tuple[float, ...], parameters: int | None, as_js
     click.echo("expected error  " + ", ".join(f"{width:.3g}: {error:.2g}" for width, error in made.errors.items()))
 
 
-@ema.command()
+@ema.command(short_help="What is stored, and what to expect of it.")
 @sources
 @as_json
 def info(inputs: tuple[Path, ...], as_json: bool, **chosen: Any) -> None:
@@ -95,7 +95,7 @@ def info(inputs: tuple[Path, ...], as_json: bool, **chosen: Any) -> None:
     raise click.exceptions.Exit(1 if incomplete else 0)
 
 
-@ema.command()
+@ema.command(short_help="Weights and expected error of an average.")
 @sources
 @wanted
 @step

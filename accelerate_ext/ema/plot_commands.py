@@ -17,7 +17,7 @@ output = click.option(
 )
 
 
-@click.group()
+@click.group(short_help="Draw profiles, fits, errors, sweeps.")
 def plot() -> None:
     """Draw profiles, a fit, expected errors, or a metric over widths. Needs matplotlib."""
 
@@ -30,7 +30,7 @@ def profiles(sigma_rel: tuple[float, ...], output: Path) -> None:
     click.echo(figures.save(figures.plot_profiles(sigma_rel), output))
 
 
-@plot.command()
+@plot.command(short_help="What can be built, against what is wanted.")
 @sources
 @wanted
 @step
@@ -53,7 +53,7 @@ def errors(stored: tuple[float, ...], sigma_rel: tuple[float, ...], output: Path
     click.echo(figures.save(figures.plot_errors(stored, sigma_rel), output))
 
 
-@plot.command()
+@plot.command(short_help="A metric over widths, a line a sweep.")
 @click.argument("results", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--metric", default="metric", show_default=True, help="Name of the axis.")
 @output

@@ -39,7 +39,11 @@ def _targets(ctx: click.Context, parameter: click.Parameter, values: tuple[str, 
     return values
 
 
-@click.command(epilog=_EPILOG, context_settings={"allow_interspersed_args": False})
+@click.command(
+    short_help="Run a script under an overflow and tell what moved.",
+    epilog=_EPILOG,
+    context_settings={"allow_interspersed_args": False},
+)
 @click.option("--at", multiple=True, callback=_attempts, metavar="N[,N...]", help="Attempts that overflow, from 1.")
 @click.option("--rate", type=click.FloatRange(0, 1), default=0.0, help="Share of the attempts that overflow.")
 @click.option("--seed", default=0, show_default=True, help="Chooses which ones, with --rate.")
