@@ -40,6 +40,7 @@ class PostHocEMA(Average):
             the plan unless given.
         plan: when to write snapshots; `update` then writes them into `directory`, and needs a `t` on the host. Its
             first call makes the folder, or raises SnapshotError for one that holds snapshots of another run.
+        set_aside: with a plan, move snapshots of other runs to `set-aside` in the folder, where they are refused else.
         snapshot_dtype: of the snapshots: float32, bfloat16 or float16.
         run: identity of the run, by which its snapshots are known; made up unless given, and kept by `state_dict`.
     Source: arXiv:2312.02696.
@@ -52,6 +53,7 @@ class PostHocEMA(Average):
         *,
         plan: Plan | None = None,
         directory: str | os.PathLike[str] | None = None,
+        set_aside: bool = False,
         snapshot_dtype: torch.dtype | str = torch.float32,
         run: str | None = None,
         dtype: torch.dtype | None = None,
@@ -66,6 +68,7 @@ class PostHocEMA(Average):
         self.gamma = tuple(gamma_from_sigma_rel(width) for width in self.sigma_rel)
         super().__init__(model, PowerWeighting(self.gamma), dtype=dtype, device=device, include_frozen=include_frozen)
         self._plan, self._directory = plan, None if directory is None else Path(directory)
+        self._set_aside = set_aside
         self._snapshot_dtype = stored_dtype(snapshot_dtype)
         self.run = run or secrets.token_hex(8)
         if self.parameters.is_sharded:
@@ -88,7 +91,7 @@ class PostHocEMA(Average):
         before = self.t
         super().update(t, n=n)
         if self._directory is not None and self.t > 0:
-            self._claim(self._directory, set_aside=False)  # a folder that is in use is told now, not hours later
+            self._claim(self._directory, self._set_aside)  # a folder that is in use is told now, not hours later
             if self._plan.is_due(before, self.t):
                 self.snapshot(self._directory)
         return None

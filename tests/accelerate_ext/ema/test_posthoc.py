@@ -401,6 +401,8 @@ def test_a_folder_that_cannot_be_written_is_told_at_the_first_update_and_not_at_
     ema.update(0)
     with pytest.raises(SnapshotError, match="must not mix with those of this run"):
         ema.update(1)
+    PostHocEMA(Net(), plan=plan(100, 2), directory=tmp_path / "taken", set_aside=True).update(1)
+    assert files(tmp_path / "taken") == ["set-aside"]
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match="snapshots need a folder"):
         PostHocEMA(Net(), plan=plan(100, 2), directory=tmp_path / "file").update(1)
