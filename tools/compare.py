@@ -59,8 +59,9 @@ def _touched(before: Source, moves: _Moves) -> list[list[ast.stmt]]:
 def _runs(before: Source, block: list[ast.stmt], moves: _Moves) -> list[list[ast.stmt]]:
     runs: list[list[ast.stmt]] = []
     previous = -1
+    first = moves.edits[0].start if moves.edits else len(before.text)
     for index, node in enumerate(block):
-        if moves.touches(*_lines(before, node)):
+        if before.next_line(node.end_lineno or node.lineno) >= first and moves.touches(*_lines(before, node)):
             if runs and (previous == index - 1):
                 runs[-1].append(node)
             else:

@@ -66,6 +66,14 @@ def check_syntax(source: Source) -> None:
 
 def _rewrite(data: bytes, source: Source, options: Options) -> Rewrite:
     work = Work(source, options)
+    try:
+        return _applied(work, data)
+    finally:
+        work.script.release()
+
+
+def _applied(work: Work, data: bytes) -> Rewrite:
+    source, options = work.source, work.options
     for rule in RULES if options.rules is None else options.rules:
         rule(work)
     sites = sorted(work.sites, key=lambda site: (site.line, site.col, site.code))

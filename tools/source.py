@@ -84,7 +84,8 @@ class Source:
     def line_starts(self) -> list[int]:
         """Offset of the first character of each line, line 1 first."""
         if "\r" not in self.text:
-            return [0, *accumulate(len(line) + 1 for line in self.text.split("\n")[:-1])]
+            lengths = map(len, self.text.split("\n")[:-1])
+            return [start + ends for ends, start in enumerate(accumulate(lengths, initial=0))]
         return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
 
     @cached_property

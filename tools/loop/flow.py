@@ -15,6 +15,7 @@ from .tree import call_of, calls_of, inner_blocks
 
 STEP = re.compile(r"step\s*\(")
 _ENVIRONMENT = re.compile(r"deepspeed|hasattr|distributed_type|DistributedType|is_xla|is_tpu", re.IGNORECASE)
+_FLAGS = (re.compile("sync_gradients"), re.compile("step_was_skipped"))
 _MOST_PATHS = 64
 
 
@@ -77,8 +78,8 @@ class Flow:
     def run(self) -> None:
         """Walk the functions that step, then those that they call after a step."""
         wanted = set(self.stepping)
-        for node in self.script.statements_with(re.compile(r"sync_gradients|step_was_skipped")):
-            wanted.add(self.script.places[node].scope)
+        for pattern in _FLAGS:
+            wanted.update(self.script.places[node].scope for node in self.script.statements_with(pattern))
         for scope in [item for item in self.script.scopes if item in wanted]:
             self.summary(scope)
         called = [scope for scope in self.script.scopes if scope in self.entries and scope not in self.stepping]

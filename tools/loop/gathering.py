@@ -28,8 +28,8 @@ def gathers(node: ast.stmt) -> list[str]:
         name
         for target, value in assigned(node)
         if (name := key(target) or container(target))
-        and reads(value, name)
         and isinstance(value, (ast.BinOp, ast.IfExp, ast.Call))
+        and reads(value, name)
     ]
 
 

@@ -36,7 +36,7 @@ def key(node: ast.AST | None) -> str | None:
 
 def root(name: str) -> str:
     """The first name of a key."""
-    return re.split(r"[.\[]", name, maxsplit=1)[0]
+    return name if name.isidentifier() else re.split(r"[.\[]", name, maxsplit=1)[0]
 
 
 def last(name: str) -> str:

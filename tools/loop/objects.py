@@ -101,9 +101,9 @@ class Objects:
 
     def may_be_accelerator(self, scope: Scope, name: str) -> bool:
         """`kind(...) == "accelerator"`, without a look at names that nothing suggests to be one."""
-        values = [item.value for item in self.script.bindings(scope, name)]
         is_likely = names.suggests_accelerator(name) or any(
-            names.builds_accelerator(value) or isinstance(value, (ast.Name, ast.Attribute)) for value in values
+            isinstance(item.value, (ast.Name, ast.Attribute)) or names.builds_accelerator(item.value)
+            for item in self.script.bindings(scope, name)
         )
         return is_likely and self.kind(scope, name) == "accelerator"
 

@@ -7,6 +7,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from ..source import Source
 from .bindings import Binding, bound_by
@@ -95,6 +96,12 @@ class Script:
         self.module = Scope(source.tree)
         self._enter(self.module)
 
+    def release(self) -> None:
+        """Cut the links down the scopes, for no cycle to hold the tree: it is freed with its last reader."""
+        for scope in self.scopes:
+            scope.functions.clear()
+            scope.classes.clear()
+
     def lines_with(self, pattern: re.Pattern[str]) -> list[int]:
         """The lines (from 1) that a pattern matches on, in order."""
         starts = self.source.line_starts
@@ -150,13 +157,13 @@ class Script:
 
     def home(self, scope: Scope, name: str) -> Scope:
         """The scope whose bindings a key refers to when it is read in `scope`."""
-        owner = scope.owner
-        if owner is not None and root(name) in ("self", "cls") and root(name) != name:
+        first = root(name)
+        if first != name and first in ("self", "cls") and (owner := scope.owner) is not None:
             return owner
         found: Scope | None = scope
         while found is not None:
             if (found is scope or not isinstance(found.node, ast.ClassDef)) and (
-                name in found.bindings or root(name) in found.bindings
+                name in found.bindings or first in found.bindings
             ):
                 return found
             found = found.parent
@@ -221,7 +228,7 @@ class Script:
     def statement_at(self, line: int, offset: int) -> ast.stmt | None:
         """The innermost statement that covers an offset."""
         if not self._ordered:
-            self._ordered = sorted(self.places, key=lambda node: node.lineno)
+            self._ordered = sorted(self.places, key=attrgetter("lineno"))
             self._lines = [node.lineno for node in self._ordered]
         index = bisect_right(self._lines, line) - 1
         while index > 0 and self._lines[index] == line and self.source.span(self._ordered[index])[0] > offset:
@@ -277,7 +284,8 @@ class Script:
 
 def _bind(node: ast.stmt, scope: Scope) -> None:
     for name, binding in bound_by(node):
-        is_attribute = root(name) in ("self", "cls") and root(name) != name
+        first = root(name)
+        is_attribute = first != name and first in ("self", "cls")
         if isinstance(node, ast.AugAssign) and not is_attribute and name not in scope.bindings:
             continue  # counts up what an enclosing scope binds
         owner = scope.owner if is_attribute else None

@@ -23,6 +23,7 @@ SIMPLE = {
     ast.Global,
     ast.Nonlocal,
 }
+_LEAVES = {ast.Name, ast.Constant, ast.Lambda}
 DEFINITIONS = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef}
 
 
@@ -49,6 +50,10 @@ def within(block: list[ast.stmt]) -> Iterator[ast.stmt]:
                 stack += inner[::-1]
 
 
+def is_loop(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.For, ast.AsyncFor, ast.While))
+
+
 def headers(node: ast.stmt) -> Iterator[ast.expr]:
     """The expressions of a statement that do not belong to a statement inside it."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -63,6 +68,18 @@ def headers(node: ast.stmt) -> Iterator[ast.expr]:
                 yield item.context_expr
 
 
+def parts(node: ast.AST) -> list[ast.AST]:
+    """The nodes that an expression is made of, without what only says how it is used (`ast.Load` and its kin)."""
+    found: list[ast.AST] = []
+    for name in node._fields:
+        value = getattr(node, name, None)
+        if isinstance(value, list):
+            found += [item for item in value if isinstance(item, ast.AST)]
+        elif isinstance(value, ast.AST) and name != "ctx":
+            found.append(value)
+    return found
+
+
 def expressions(node: ast.stmt) -> list[ast.AST]:
     """Every expression node of a statement itself, outside lambdas. Kept with the node, which many rules ask."""
     found: list[ast.AST] | None = getattr(node, "_expressions", None)
@@ -73,8 +90,8 @@ def expressions(node: ast.stmt) -> list[ast.AST]:
         while stack:
             item = stack.pop()
             found.append(item)
-            if not isinstance(item, ast.Lambda):
-                stack += reversed(list(ast.iter_child_nodes(item)))
+            if type(item) not in _LEAVES:
+                stack += parts(item)[::-1]
         node._expressions = found  # type: ignore[attr-defined]
     return found
 

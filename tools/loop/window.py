@@ -94,8 +94,10 @@ class Windows:
         for other in self.script.scopes:
             if other is scope or not other.is_function or not (other.owner is scope.owner or other.parent is scope):
                 continue
-            for inner in within(self.script.read(other).node.body):
-                for name in gathers(inner) if isinstance(inner, (ast.AugAssign, ast.Expr)) else ():
+            growing = [item for item in within(other.node.body) if isinstance(item, (ast.AugAssign, ast.Expr))]
+            for inner in growing:
+                for name in gathers(inner):
+                    self.script.read(other)
                     if self.script.home(other, name) is self.script.home(scope, name) is not other:
                         found.add(name)
         return found

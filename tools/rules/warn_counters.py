@@ -23,10 +23,11 @@ import re
 from ..loop import names
 from ..loop.names import key
 from ..loop.obstacles import Refusal
-from ..loop.tree import expressions, within
+from ..loop.tree import expressions, is_loop, within
 from ..work import Work
 
 _BUDGET = re.compile(r"ceil\s*\(")
+_BOUNDS = (re.compile(r"while\b"), re.compile(r"range\b"))
 
 
 def warn_counters(work: Work) -> None:
@@ -75,8 +76,11 @@ def _budgets(work: Work) -> None:
 
 def _bounds(work: Work) -> None:
     counters = work.counters()
-    for scope in work.flow.stepping:
-        for node in within(scope.node.body):
+    for pattern in _BOUNDS:
+        for node in work.script.statements_with(pattern):
+            scope = work.script.places[node].scope
+            if scope not in work.flow.stepping:
+                continue
             is_while = isinstance(node, ast.While) and work.names_of(scope, counters, node.test)
             if is_while and isinstance(node, ast.While):
                 text = work.layout.text(node.test)
@@ -107,9 +111,11 @@ def _early_counters(work: Work) -> None:
         for block in work.blocks
         if work.gates(block) and work.traits.counters_in(block.statements)
     }
-    for scope, statements in work.flow.stepping.items():
-        stepping = {loop for node in statements for loop in work.script.ancestors(node)}  # not by a generator's header
-        for node in within(scope.node.body):
+    for statements in work.flow.stepping.values():
+        # not by a loop's header: a generator may make the attempts there
+        stepping = {loop: None for node in statements for loop in work.script.ancestors(node)}
+        outermost = [loop for loop in stepping if is_loop(loop) and work.script.loop(loop) is None]
+        for node in within(outermost):
             state = work.flow.before.get(node)
             loop = work.script.loop(node) if state is not None else None
             if state is None or loop is None or state.is_after_step or id(node) in gated or loop not in stepping:
