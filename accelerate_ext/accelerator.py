@@ -103,8 +103,11 @@ class Accelerator(accelerate.Accelerator):
         """`accumulate()`, and what became of the update.
 
         Yields: the Update of this window; ask it behind `optimizer.step()`, in the block or after it.
-        Raises: SkippedUpdatesError at the end of the block, if too many updates in a row were skipped.
+        Raises: SkippedUpdatesError at the end of the block, if too many updates in a row were skipped; TypeError for
+            anything but modules.
         """
+        if wrong := [type(model).__name__ for model in models if not isinstance(model, torch.nn.Module)]:
+            raise TypeError(f"`attempt` takes the models that are trained, got {', '.join(wrong)}")
         return cast(
             "AbstractContextManager[Update]", Window(self, super().accumulate(*models), models, yields_update=True)
         )

@@ -221,3 +221,9 @@ def test_an_optimizer_that_was_not_prepared_is_neither_counted_nor_blamed():
             optimizer.step()
         assert not update.attempted
     assert accelerator.attempted_step == 0
+
+
+def test_an_attempt_takes_modules_only():
+    accelerator = accelerate_ext.Accelerator(cpu=True)
+    with pytest.raises(TypeError, match="the models that are trained, got str, list"):
+        accelerator.attempt(nn.Linear(1, 1), "model", [nn.Linear(1, 1)])
