@@ -90,7 +90,7 @@ class Sums:
 
         def work() -> None:
             torch.set_num_threads(1)  # of this thread; the pieces are what runs in parallel
-            block = torch.empty(len(self._stored), self._length, dtype=self._dtype)
+            block = torch.empty(len(self._stored) + self._columns, self._length, dtype=self._dtype)
             try:
                 while not stop.is_set():
                     with lock:
@@ -142,16 +142,17 @@ class Sums:
             difference = block[row, :count]
             self._stored[index].reader.read(name, start, stop, difference)
             difference.sub_(reference)
+        result = block[len(self._stored) :, :count]
         block = block[: len(recipe.others) + 1, :count]
-        result = recipe.combine(block)
+        recipe.combine(block, result)
         if not math.isfinite(float(result.sum())):  # one value that is not finite, anywhere, shows in the sum
-            result = self._careful(span, start, stop, block)
+            self._careful(span, start, stop, block, result)
         for column, index in recipe.copies:
             self._stored[index].reader.read(name, start, stop, result[column])
         for part, at, where in span.parts(start, stop):
             sink(part, at, result[:, where])
 
-    def _careful(self, span: _Span, start: int, stop: int, block: torch.Tensor) -> torch.Tensor:
+    def _careful(self, span: _Span, start: int, stop: int, block: torch.Tensor, result: torch.Tensor) -> None:
         """A constant such as -inf that is the same everywhere is kept; any other value must be finite."""
         used = [span.recipe.reference, *span.recipe.others]
         for row, index in enumerate(used):
@@ -169,9 +170,8 @@ class Sums:
         kept = block[0].clone()
         block[1:] -= kept
         block[:, constant] = 0
-        result = span.recipe.combine(block)
+        span.recipe.combine(block, result)
         result[:, constant] = kept[constant]
-        return result
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class _Recipe:
         matrix = torch.from_numpy(np.ascontiguousarray(weights[others].T))
         return cls(reference, others, matrix.to(dtype), torch.from_numpy(totals).to(dtype), copies)
 
-    def combine(self, block: torch.Tensor) -> torch.Tensor:
-        """Shapes: block (1 + others, elements), the reference first; result (O, elements)."""
-        result = self.matrix @ block[1:]  # small numbers first: they keep their digits
-        return result.addr_(self.totals, block[0])
+    def combine(self, block: torch.Tensor, result: torch.Tensor) -> None:
+        """Shapes: block (1 + others, elements), the reference first; result (O, elements), overwritten."""
+        torch.mm(self.matrix, block[1:], out=result)  # small numbers first: they keep their digits
+        result.addr_(self.totals, block[0])
