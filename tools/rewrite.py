@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 import symtable
-from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from .compare import unaccounted
@@ -103,7 +102,7 @@ def _moved(site: Site, before: Source, after: Source, edits: list[Edit]) -> Site
         return site
     offset = before.line_starts[site.line - 1] + site.col - 1
     shift = sum(len(edit.text) - (edit.end - edit.start) for edit in edits if edit.start <= offset)
-    return replace(site, new_line=bisect_right(after.line_starts, offset + shift))
+    return replace(site, new_line=after.line_at(offset + shift))
 
 
 __all__ = ["Options", "Rewrite", "check_syntax", "is_relevant", "rewrite"]

@@ -7,6 +7,7 @@ import codecs
 import io
 import re
 import tokenize
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -87,6 +88,12 @@ class Source:
             lengths = map(len, self.text.split("\n")[:-1])
             return [start + ends for ends, start in enumerate(accumulate(lengths, initial=0))]
         return [0, *(match.end() for match in _LINE_END.finditer(self.text))]
+
+    def line_at(self, offset: int) -> int:
+        """The line (from 1) of a character."""
+        if "\r" not in self.text:
+            return self.text.count("\n", 0, offset) + 1
+        return bisect_right(self.line_starts, offset)
 
     @cached_property
     def newline(self) -> str:

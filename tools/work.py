@@ -128,9 +128,9 @@ class Work:
 
     def copies(self, counters: dict[Identity, Block]) -> dict[Identity, Block]:
         """Names that hold such a counter as it was before the update, like `steps = int(self.steps)`."""
-        words = "|".join(sorted({word_pattern(last(who.key)) for who in counters}))
+        words = sorted({last(who.key) for who in counters})
         found: dict[Identity, Block] = {}
-        for node in self.script.statements_with(re.compile(words)) if words else ():
+        for node in self.script.statements_with(*(re.compile(word_pattern(word)) for word in words)):
             state = self.flow.before.get(node) if isinstance(node, ast.Assign) else None
             if state is None or state.is_after_step or not isinstance(node, ast.Assign):
                 continue

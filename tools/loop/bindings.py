@@ -35,7 +35,10 @@ def bound_by(node: ast.stmt) -> Iterator[tuple[str, Binding]]:
     elif isinstance(node, (ast.If, ast.While)) and not isinstance(node.test, (ast.Name, ast.Attribute, ast.Call)):
         pairs = [(item.target, item.value, True) for item in ast.walk(node.test) if isinstance(item, ast.NamedExpr)]
     for target, value, is_whole in pairs:
-        yield from _targets(node, target, value, -1 if is_whole else 0)
+        if isinstance(target, ast.Name):
+            yield target.id, Binding(node, value, -1 if is_whole else 0)
+        else:
+            yield from _targets(node, target, value, -1 if is_whole else 0)
 
 
 def _targets(node: ast.stmt, target: ast.expr, value: ast.expr | None, position: int) -> Iterator[tuple[str, Binding]]:

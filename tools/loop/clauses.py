@@ -16,7 +16,7 @@ from .script import Scope
 from .tree import assigned, expressions
 
 Kind = Literal["sync", "skip", "mixed", "other"]
-FLAGS = re.compile(r"sync_gradients|step_was_skipped")
+FLAGS = (re.compile("sync_gradients"), re.compile("step_was_skipped"))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Clauses:
     def __post_init__(self) -> None:
         script = self.objects.script
         self._find_askers()
-        for node in script.statements_with(FLAGS):
+        for node in script.statements_with(*FLAGS):
             self._collect(node)
         if self._aliases:
             known = re.compile("|".join(names.word_pattern(name) for _, name in list(self._aliases)))
@@ -113,17 +113,15 @@ class Clauses:
     def is_plain(self, node: ast.stmt, test: ast.expr) -> bool:
         """Whether the lines of a test show no flag and no alias of one."""
         if self._lines is None:
-            words = "|".join([FLAGS.pattern, *map(re.escape, sorted(self.alias_names()))])
-            self._lines = sorted(self.objects.script.lines_with(re.compile(words)))
+            words = [*FLAGS, *(re.compile(re.escape(name)) for name in self.alias_names())]
+            self._lines = sorted(line for word in words for line in self.objects.script.lines_with(word))
         index = bisect_left(self._lines, node.lineno)
         return index == len(self._lines) or self._lines[index] > (test.end_lineno or node.lineno)
 
     @property
-    def words(self) -> re.Pattern[str]:
+    def words(self) -> list[re.Pattern[str]]:
         """What any use of a flag shows in the text: its name, or that of an alias."""
-        return re.compile(
-            "|".join([FLAGS.pattern, *(names.word_pattern(name) for name in sorted(self.alias_names()))])
-        )
+        return [*FLAGS, *(re.compile(names.word_pattern(name)) for name in sorted(self.alias_names()))]
 
     def alias_names(self) -> set[str]:
         return {name for _, name in self._aliases} | set(self._askers)
@@ -131,7 +129,7 @@ class Clauses:
     def _find_askers(self) -> None:
         """Functions, properties and lambdas that do nothing but return a flag."""
         script = self.objects.script
-        for node in script.statements_with(FLAGS):
+        for node in script.statements_with(*FLAGS):
             scope = script.places[node].scope
             if isinstance(node, ast.Return) and node.value is not None and scope.is_function:
                 body = [item for item in scope.node.body if not _is_docstring(item)]

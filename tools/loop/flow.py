@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import replace
 
-from .clauses import Clause, Clauses, Test
+from .clauses import FLAGS, Clause, Clauses, Test
 from .names import key
 from .objects import Objects
 from .paths import Condition, Path, State, StepSite, equality, is_wildcard
@@ -15,7 +15,6 @@ from .tree import call_of, calls_of, inner_blocks
 
 STEP = re.compile(r"step\s*\(")
 _ENVIRONMENT = re.compile(r"deepspeed|hasattr|distributed_type|DistributedType|is_xla|is_tpu", re.IGNORECASE)
-_FLAGS = (re.compile("sync_gradients"), re.compile("step_was_skipped"))
 _MOST_PATHS = 64
 
 
@@ -78,8 +77,7 @@ class Flow:
     def run(self) -> None:
         """Walk the functions that step, then those that they call after a step."""
         wanted = set(self.stepping)
-        for pattern in _FLAGS:
-            wanted.update(self.script.places[node].scope for node in self.script.statements_with(pattern))
+        wanted |= {self.script.places[node].scope for node in self.script.statements_with(*FLAGS)}
         for scope in [item for item in self.script.scopes if item in wanted]:
             self.summary(scope)
         called = [scope for scope in self.script.scopes if scope in self.entries and scope not in self.stepping]
@@ -162,11 +160,21 @@ class Flow:
         return replace(state, paths=paths)
 
     def _if(self, node: ast.If, state: State) -> State | None:
+        inside, outside = state, state
         if self.clauses.is_plain(node, node.test):
             test = Test((Clause(node.test, "other", True, written=node.test),))
         else:
             test = self.clauses.read(node.test, self.script.places[node].scope, node)
+            inside, outside = self._sides(test, state)
         self.tests[node] = test
+        body, other = self.walk(node.body, inside), self.walk(node.orelse, outside)
+        if not node.orelse and self._is_exhausted(node):
+            other = None
+        return self._merged(node, test, state, body, other)
+
+    @staticmethod
+    def _sides(test: Test, state: State) -> tuple[State, State]:
+        """The states where a test that shows a flag holds, and where it does not."""
         inside, outside = state, state
         if test.needs_sync:
             inside = replace(inside, sync=True)
@@ -178,10 +186,7 @@ class Flow:
             inside = replace(inside, is_gated=True)
         if test.holds_on_skip:
             outside = replace(outside, is_gated=True)
-        body, other = self.walk(node.body, inside), self.walk(node.orelse, outside)
-        if not node.orelse and self._is_exhausted(node):
-            other = None
-        return self._merged(node, test, state, body, other)
+        return inside, outside
 
     def _is_exhausted(self, node: ast.If) -> bool:
         """Whether the arms up to this one compare a name with every constant that the function gives it."""

@@ -7,7 +7,7 @@ import re
 
 from . import names
 from .names import key
-from .tree import assigned
+from .tree import assigned, walk
 
 _GATHER = ("append", "extend", "add", "update", "insert", "appendleft")
 _CLEAR = ("clear", "zero_", "reset")
@@ -91,4 +91,4 @@ def _name(node: ast.expr) -> str:
 
 
 def reads(value: ast.expr, name: str) -> bool:
-    return any(key(item) == name for item in ast.walk(value))
+    return any(key(item) == name for item in walk(value))

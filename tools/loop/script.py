@@ -63,7 +63,7 @@ class Scope:
         self.bindings.setdefault(name, []).append(binding)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)  # one for each statement: a frozen one takes twice as long to make
 class Place:
     """Where a statement stands: the list that holds it, its index there, the statement round it, its scope."""
 
@@ -88,7 +88,8 @@ class Script:
         self._unread: dict[Scope, None] = {}
         self._ordered: list[ast.stmt] = []
         self._lines: list[int] = []
-        self._matches: dict[re.Pattern[str], list[ast.stmt]] = {}
+        self._offsets: dict[re.Pattern[str], list[int]] = {}
+        self._matches: dict[tuple[re.Pattern[str], ...], list[ast.stmt]] = {}
         self._calls: dict[Scope, list[tuple[ast.stmt, ast.Call]]] = {}
         self.signs = sorted({line for pattern in _SIGNS for line in self.lines_with(pattern)})
         self._function_names: set[str] = set()
@@ -104,8 +105,13 @@ class Script:
 
     def lines_with(self, pattern: re.Pattern[str]) -> list[int]:
         """The lines (from 1) that a pattern matches on, in order."""
-        starts = self.source.line_starts
-        return [bisect_right(starts, match.start()) for match in pattern.finditer(self.source.text)]
+        return [bisect_right(self.source.line_starts, offset) for offset in self._found(pattern)]
+
+    def _found(self, pattern: re.Pattern[str]) -> list[int]:
+        """The offsets that a pattern matches at, in order. The text is searched once."""
+        if pattern not in self._offsets:
+            self._offsets[pattern] = [match.start() for match in pattern.finditer(self.source.text)]
+        return self._offsets[pattern]
 
     def _enter(self, scope: Scope) -> None:
         self.scopes.append(scope)
@@ -213,17 +219,17 @@ class Script:
                 return found
         return None
 
-    def statements_with(self, pattern: re.Pattern[str]) -> list[ast.stmt]:
-        """The innermost statement round each match of a pattern, each once, in the order of the text."""
-        if pattern not in self._matches:
+    def statements_with(self, *patterns: re.Pattern[str]) -> list[ast.stmt]:
+        """The innermost statement round each match, each once, in the order of the text. Faster than `a|b` for two."""
+        if patterns not in self._matches:
             starts = self.source.line_starts
             found: dict[ast.stmt, None] = {}
-            for match in pattern.finditer(self.source.text):
-                node = self.statement_at(bisect_right(starts, match.start()), match.start())
+            for offset in sorted(offset for pattern in patterns for offset in self._found(pattern)):
+                node = self.statement_at(bisect_right(starts, offset), offset)
                 if node is not None:
                     found[node] = None
-            self._matches[pattern] = list(found)
-        return self._matches[pattern]
+            self._matches[patterns] = list(found)
+        return self._matches[patterns]
 
     def statement_at(self, line: int, offset: int) -> ast.stmt | None:
         """The innermost statement that covers an offset."""

@@ -23,7 +23,8 @@ SIMPLE = {
     ast.Global,
     ast.Nonlocal,
 }
-_LEAVES = {ast.Name, ast.Constant, ast.Lambda}
+_LEAVES = {ast.Name, ast.Constant}
+_CLOSED = {*_LEAVES, ast.Lambda}
 DEFINITIONS = {ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef}
 
 
@@ -80,6 +81,16 @@ def parts(node: ast.AST) -> list[ast.AST]:
     return found
 
 
+def walk(node: ast.AST) -> Iterator[ast.AST]:
+    """An expression and every node inside it, in the order of the text."""
+    stack = [node]
+    while stack:
+        item = stack.pop()
+        yield item
+        if type(item) not in _LEAVES:
+            stack += parts(item)[::-1]
+
+
 def expressions(node: ast.stmt) -> list[ast.AST]:
     """Every expression node of a statement itself, outside lambdas. Kept with the node, which many rules ask."""
     found: list[ast.AST] | None = getattr(node, "_expressions", None)
@@ -90,7 +101,7 @@ def expressions(node: ast.stmt) -> list[ast.AST]:
         while stack:
             item = stack.pop()
             found.append(item)
-            if type(item) not in _LEAVES:
+            if type(item) not in _CLOSED:
                 stack += parts(item)[::-1]
         node._expressions = found  # type: ignore[attr-defined]
     return found

@@ -36,6 +36,7 @@ class Windows:
         self.script: Script = traits.script
         self._direct: set[int] = set()  # statements of the block itself
         self._restarted: set[str] = set()  # keys that an iteration sets anew under a condition
+        self._summed: dict[Scope, set[str]] = {}
 
     def read(self, block: list[ast.stmt], anchor: ast.stmt, is_tail: bool = False) -> Window:
         """The window state of a block that is going to run at applied updates only."""
@@ -233,13 +234,15 @@ class Windows:
 
     def _sums(self, node: ast.stmt) -> set[str]:
         """Keys that grow by arithmetic: meters and lists know how many values they hold, a sum does not."""
-        body = self.script.places[node].scope.node.body
-        return {
-            name
-            for inner in within(body)
-            if isinstance(inner, (ast.AugAssign, ast.Assign, ast.AnnAssign))
-            for name in gathers(inner)
-        }
+        scope = self.script.places[node].scope
+        if scope not in self._summed:
+            self._summed[scope] = {
+                name
+                for inner in within(scope.node.body)
+                if isinstance(inner, (ast.AugAssign, ast.Assign, ast.AnnAssign))
+                for name in gathers(inner)
+            }
+        return self._summed[scope]
 
     def _text(self, node: ast.stmt) -> list[str]:
         """A statement's lines, the first without indentation, the others relative to it."""

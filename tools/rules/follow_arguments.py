@@ -36,7 +36,7 @@ _KIND = "flag as argument"
 def follow_arguments(work: Work) -> None:
     """Change the boundary flags that are arguments of bookkeeping."""
     gated = work.closed()
-    for node in work.script.statements_with(work.clauses.words):
+    for node in work.script.statements_with(*work.clauses.words):
         state = work.in_iteration(node)
         if state is None or id(node) in gated or not isinstance(node, (ast.Expr, ast.Assign)):
             continue

@@ -35,7 +35,7 @@ _NUMBERS = ("int", "float", "bool")
 def follow_expressions(work: Work) -> None:
     """Change expressions that count by the boundary flag; refuse the uses that are not understood."""
     gated = work.closed()
-    for node in work.script.statements_with(work.clauses.words):
+    for node in work.script.statements_with(*work.clauses.words):
         state = work.in_iteration(node)
         if (
             state is None
