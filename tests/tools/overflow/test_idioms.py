@@ -24,6 +24,8 @@ NO_TWIN = {
     "23_step_in_backward_hook": "its hooks are the toy kit's",
     "119_engine_steps": "its engine is the toy kit's",
     "120_counted_optimizer": "its second optimizer gets no gradients, which the real GradScaler refuses",
+    "170_step_in_another_mode": "in that mode it moves the toy model by hand, and no optimizer attempts anything",
+    "177_only_sounds_like_one": "it has no Accelerator, so there is nothing to observe",
     "141_list_of_optimizers": "its second optimizer gets no gradients, which the real GradScaler refuses",
 }
 

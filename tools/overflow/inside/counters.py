@@ -43,6 +43,7 @@ class Counter:
     def __init__(self, path: str) -> None:
         self.name = path
         self.head, *self.rest = words(path)
+        self._is_of_self = path.startswith("self.")
         self.value: int | None = None
         self.first: int | None = None
         self.where = ""
@@ -89,6 +90,9 @@ class Counter:
     def _look_in(self, frame: FrameType) -> tuple[int, FrameType, Callable[[], Any], str] | None:
         known = variables(frame)
         place = frame.f_code.co_name
+        owner = known.get("self") if self._is_of_self else None
+        if owner is not None and self._follow(member(owner, self.head)) is not None:  # not a local copy of that name
+            return 0, frame, lambda: self._follow(member(owner, self.head)), f"{self.name} in {place}"
         if self._follow(known.get(self.head)) is not None:
             rank = 0 if _stores(frame.f_code, self.head) or self.rest else 2
             return rank, frame, lambda: self._follow(self._local(frame)), f"{self.name} in {place}"
