@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import types
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +15,8 @@ from tools.cli import main
 from tools.patch import Series
 from tools.site import Outcome, Site
 from tools.upstreams import accelerate
+
+README = Path(__file__).resolve().parents[2] / "README.md"
 
 
 @pytest.fixture
@@ -47,6 +50,8 @@ def test_one_command_generates_proves_and_shows_the_difference(no_diffusers, tmp
         assert rows[f"unpatched release, {optimizer}"] == ["6", "5", "-", "6", "0"]
         assert rows[f"patched release, {optimizer}"] == ["7", "6", "-", "6", "0"]
     assert len(list((tmp_path / "out").rglob("*.patch"))) == 11
+    (shown,) = re.findall(r"^```text\n(.*?)^```$", README.read_text(encoding="utf-8"), re.M | re.S)
+    assert text.endswith(shown), "the README shows the end of another run"
 
 
 def _rows(text: str) -> list[list[str]]:
