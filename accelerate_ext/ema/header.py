@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ DTYPES = {
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 MAX_HEADER_BYTES = 100_000_000
+SHARDING_INFO = "DCP_SHARDING_INFO"
+SAVED_OFFSETS = "saved_offsets"
 
 
 class SnapshotError(ValueError):
@@ -67,6 +70,25 @@ def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
         raise SnapshotError(f"{path} must be {expected} bytes long by its header, it is {size}: cut short; remove it")
     entries = dict(sorted(entries.items(), key=lambda item: item[1].start))
     return entries, metadata
+
+
+def sharding_info(offsets: Mapping[str, Sequence[int]]) -> dict[str, str]:
+    """Metadata of a file of parts, as torch.distributed.checkpoint writes it: where each begins in its tensor."""
+    return {SHARDING_INFO: json.dumps({name: {SAVED_OFFSETS: list(offset)} for name, offset in offsets.items()})}
+
+
+def shard_offsets(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """Where the file's parts begin in their whole tensors; empty for a file of whole tensors.
+
+    Raises: SnapshotError naming the file if the metadata is not as torch.distributed.checkpoint writes it.
+    """
+    try:
+        listed = json.loads(metadata.get(SHARDING_INFO, "{}"))
+        return {name: tuple(int(at) for at in part[SAVED_OFFSETS]) for name, part in listed.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SnapshotError(
+            f"{path} has metadata {SHARDING_INFO} that says no offsets ({error!r}); remove it"
+        ) from error
 
 
 def _entry(record: dict[str, Any], base: int) -> Entry:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..checkpoint import StoredCounts
 from .header import SnapshotError
 from .profile import RAW, check_t, gamma_from_sigma_rel
-from .readers import FileReader, Reader, open_weights
+from .readers import FileReader, Reader, open_weights, rank_files
 from .snapshot import NAME, Snapshot, list_snapshots, shard_paths
 from .torch_file import TorchReader
 
@@ -145,7 +145,12 @@ def _in_path(path: Path, options: InputOptions, table: Mapping[str, float]) -> l
 
 
 def _advice(path: Path) -> str:
-    """The sub-folders to choose from, where checkpoints keep their weights in some."""
+    """What to do about weights that lie deeper, or in a form that is not read."""
+    if pickled := sorted({part.parent for depth in ("", "*/", "*/*/") for part in path.glob(f"{depth}*.distcp")}):
+        return (
+            "; parts that torch.distributed.checkpoint pickled are not read, make safetensors of each first: "
+            f"accelerate merge-weights {pickled[-1]} OUTPUT"
+        )
     inner = {
         folder.name
         for child in sorted(path.iterdir())
@@ -173,7 +178,7 @@ def _weights_in(folder: Path, options: InputOptions) -> Path | None:
         for ending in (".safetensors.index.json", ".safetensors", ".bin.index.json", ".bin", ".pt"):
             if (path := folder / f"{stem}{ending}").is_file():
                 return path
-    return None
+    return folder if rank_files(folder) else None
 
 
 def _checkpoint(named: Path, weights: Path, options: InputOptions, table: Mapping[str, float]) -> Source:

@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,9 +20,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .header import Entry, SnapshotError, read_header
+from .header import Entry, SnapshotError, read_header, shard_offsets
 from .torch_file import TorchReader
 
+RANK_FILE = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
+Offset = tuple[int, ...]
 _SEEKING = threading.Lock()
 
 
@@ -67,32 +70,42 @@ class FileReader:
         self._whole: dict[str, tuple[int, Entry]] = {}
         self._parts: dict[str, list[_Part]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
+        stored: dict[str, list[tuple[int, Entry, Offset]]] = {}
         try:
             for path in paths:
-                self._add(path)
-            self._check_covered(paths)
+                self._open(path, stored)
+            for name, parts in stored.items():
+                self._join(paths[0], name, parts)
         except BaseException:
             self.close()
             raise
         self.names = tuple(self._shapes)
 
-    def _add(self, path: Path) -> None:
+    def _open(self, path: Path, stored: dict[str, list[tuple[int, Entry, Offset]]]) -> None:
         entries, metadata = read_header(path)
-        shards = json.loads(metadata.get("shards", "{}"))
+        offsets = shard_offsets(path, metadata)
         for name, entry in entries.items():
-            if shard := shards.get(name):
-                whole = self._shapes.setdefault(name, tuple(shard["shape"]))
-                starts, length = _runs(entry.shape, tuple(shard["offset"]), whole)
-                self._parts.setdefault(name, []).append(_Part(len(self._files), entry, starts, length))
-            else:
-                self._shapes[name], self._whole[name] = entry.shape, (len(self._files), entry)
+            offset = offsets.get(name, (0,) * len(entry.shape))
+            if len(offset) != len(entry.shape):
+                raise SnapshotError(
+                    f"{path}: {name!r} has {len(entry.shape)} dimensions, {len(offset)} offsets; remove it"
+                )
+            stored.setdefault(name, []).append((len(self._files), entry, offset))
         self._files.append((path, io.FileIO(path)))
 
-    def _check_covered(self, paths: tuple[Path, ...]) -> None:
-        for name, parts in self._parts.items():
-            held, needed = sum(len(part.starts) * part.length for part in parts), math.prod(self._shapes[name])
-            if held != needed:
-                raise SnapshotError(f"{paths[0]}: {name!r} needs {needed} elements, its files hold {held}; remove it")
+    def _join(self, path: Path, name: str, parts: list[tuple[int, Entry, Offset]]) -> None:
+        """The parts reach as far as the tensor does, so that they say how large it is."""
+        ends = [[at + size for at, size in zip(offset, entry.shape, strict=True)] for _, entry, offset in parts]
+        whole = tuple(max(sizes) for sizes in zip(*ends, strict=True))
+        self._shapes[name] = whole
+        held, needed = sum(math.prod(entry.shape) for _, entry, _ in parts), math.prod(whole)
+        if held != needed:
+            raise SnapshotError(f"{path}: {name!r} needs {needed} elements, its files hold {held}; remove it")
+        if len(parts) == 1:
+            self._whole[name] = parts[0][:2]
+            return
+        for file, entry, offset in parts:
+            self._parts.setdefault(name, []).append(_Part(file, entry, *_runs(entry.shape, offset, whole)))
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]
@@ -179,10 +192,12 @@ class JoinedReader:
 
 
 def open_weights(path: Path, key: str | None = None) -> Reader:
-    """A reader for a weights file, or for an ``.index.json`` that lists the files of a model in parts.
+    """A reader for a weights file, an ``.index.json`` that lists the files of a model, or a folder of ranks' parts.
 
     Raises: SnapshotError naming the file if it is cut short, not a weights file, or lists files that are missing.
     """
+    if path.is_dir():
+        return FileReader(tuple(rank_files(path)))
     if path.name.endswith(".index.json"):
         paths = _indexed(path)
         if all(part.suffix == ".safetensors" for part in paths):
@@ -191,6 +206,11 @@ def open_weights(path: Path, key: str | None = None) -> Reader:
     if path.suffix == ".safetensors":
         return FileReader((path,))
     return TorchReader(path, key)
+
+
+def rank_files(folder: Path) -> list[Path]:
+    """The files that torch.distributed.checkpoint's Hugging Face storage wrote into a folder, of each rank its own."""
+    return sorted(path for path in folder.glob("shard-*.safetensors") if RANK_FILE.fullmatch(path.name))
 
 
 def _indexed(path: Path) -> tuple[Path, ...]:

@@ -24,8 +24,8 @@ Metadata, all strings:
     rounding_error   what the cast to dtype cost: root mean square of the change over root mean square of the values
     copied           JSON list of names that are copies, not averages
     tied             JSON object, other name -> the name it is stored under
-    shards           sharded files only: JSON object, name -> {"shape": of the whole tensor, "offset": of this part};
-                     tensors that are not in it are whole, and in the first rank's file only
+    DCP_SHARDING_INFO  sharded files only: where each part begins in its tensor, as torch.distributed.checkpoint's
+                     Hugging Face storage writes and reads it; a tensor that no process shares is in the first file
 
 Other files in the folder (`set-aside/`, names that start with a dot) are not snapshots. A file is written under a
 name that starts with a dot, synchronised, and renamed: what has a snapshot's name is whole.

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from . import distributed
+from .header import sharding_info
 from .parameters import ParameterSet
 from .stream_file import Slot, StreamFile, synchronise_folder
 
@@ -23,7 +24,7 @@ DTYPE_NAMES = {
     "fp16": torch.float16,
 }
 
-Layout = dict[str, dict[str, list[int]] | None]
+Offsets = dict[str, list[int]]
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def write_snapshots(parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.
     error: Exception | None = None
     try:
         if sharded:
-            files = _write_parts(parameters, jobs, dtype, _layout(parameters))
+            files = _write_parts(parameters, jobs, dtype, _offsets(parameters))
         else:
             files, error = _write_gathered(parameters, jobs, dtype)
     except Exception as caught:
@@ -79,16 +80,16 @@ def write_snapshots(parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.
 
 
 def _write_parts(
-    parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype, layout: Layout | None
+    parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype, offsets: Offsets | None
 ) -> list[StreamFile]:
-    """Finished files of this process's tensors, one thread a file."""
+    """Finished files of this process's tensors, one thread a file; of all tensors if there are no offsets."""
 
     def write(job: Job) -> StreamFile:
         held = _contents(parameters, job)
-        tensors = {name: distributed.local(held[name]) for name in (held if layout is None else layout)}
-        shards = {"shards": json.dumps({name: part for name, part in layout.items() if part})} if layout else {}
+        tensors = {name: distributed.local(held[name]) for name in (held if offsets is None else offsets)}
+        sharding = sharding_info(offsets) if offsets else {}
         slots = _slots(parameters, tensors, dtype)
-        file = StreamFile(job.path, slots, _metadata(parameters, job, dtype) | shards)
+        file = StreamFile(job.path, slots, _metadata(parameters, job, dtype) | sharding)
         try:
             for slot in slots:
                 file.add(tensors[slot.name])
@@ -175,14 +176,14 @@ def _metadata(parameters: ParameterSet, job: Job, dtype: torch.dtype) -> dict[st
     }
 
 
-def _layout(parameters: ParameterSet) -> Layout:
-    """What this process writes of a sharded model, and where its parts lie in the whole; None for whole tensors."""
-    layout: Layout = {}
+def _offsets(parameters: ParameterSet) -> Offsets:
+    """What this process writes of a sharded model, and where it begins in the whole tensor."""
+    offsets: Offsets = {}
     for name, tensor in (parameters.given | parameters.copied()).items():
         shape, offset = distributed.place(tensor)
         if not distributed.is_sharded(tensor) or not tensor.numel():
             if distributed.rank() == 0:
-                layout[name] = None
+                offsets[name] = [0] * tensor.dim()
         elif distributed.is_first_copy(tensor) and 0 not in shape:
-            layout[name] = {"shape": list(tensor.shape), "offset": list(offset)}
-    return layout
+            offsets[name] = list(offset)
+    return offsets

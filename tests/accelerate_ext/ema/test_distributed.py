@@ -3,15 +3,20 @@
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from safetensors.torch import load_file
 
 from accelerate_ext.ema import PostHocEMA, list_snapshots
+from accelerate_ext.ema.header import SnapshotError
+from accelerate_ext.ema.inputs import InputOptions, find_sources
+from accelerate_ext.ema.reconstruct import reconstruct
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("ema-sharded")]
 
@@ -59,6 +64,11 @@ def alone(worker):
         ema.update(step)
         kept[step] = {s: {n: a.clone() for n, a in ema.averages(s).items()} for s in ema.sigma_rel}
     return model, kept
+
+
+@pytest.fixture
+def hf_storage():
+    return pytest.importorskip("torch.distributed.checkpoint.hf_storage", reason="this torch has no hf_storage yet")
 
 
 def told(folder, rank):
@@ -123,14 +133,36 @@ def test_a_set_with_a_file_missing_is_no_snapshot(folder, tmp_path):
 
 
 def test_reconstruction_gives_the_same_from_either(folder, tmp_path):
-    from accelerate_ext.ema.reconstruct import reconstruct
-
     results = []
     for kind in ("gathered", "sharded"):
         out = tmp_path / kind
         reconstruct(folder / kind, 0.07, output=out / "model.safetensors")
         results.append(load_file(next(out.rglob("*.safetensors"))))
     assert all(torch.equal(results[0][name], results[1][name]) for name in results[0])
+
+
+def test_torch_distributed_checkpoint_reads_a_sharded_snapshot(folder, alone, worker, tmp_path, hf_storage):
+    for file in (folder / "sharded").glob("*0.050000*.safetensors"):
+        shutil.copy(file, tmp_path)
+    loaded = worker.build().state_dict()
+    dcp.load(loaded, storage_reader=hf_storage.HuggingFaceStorageReader(str(tmp_path)), no_dist=True)
+    _, kept = alone
+    assert all(torch.equal(loaded[name], average) for name, average in kept[20][0.05].items())
+
+
+def test_plain_checkpoints_in_parts_are_averaged_as_whole_ones(folder, tmp_path, hf_storage):
+    for kind in ("parts", "whole"):
+        options = InputOptions(subfolder=kind)
+        reconstruct(folder / "checkpoints", 0.2, output=tmp_path / f"{kind}.safetensors", options=options, force=True)
+    parts, whole = (load_file(tmp_path / f"{kind}.safetensors") for kind in ("parts", "whole"))
+    assert parts.keys() == whole.keys()
+    assert all(torch.equal(parts[name], whole[name]) for name in whole)
+
+
+def test_pickled_parts_are_refused_with_what_to_do(folder):
+    for options in (None, InputOptions(subfolder="pytorch_model_fsdp_0")):
+        with pytest.raises(SnapshotError, match=r"accelerate merge-weights .*step-20.pytorch_model_fsdp_0"):
+            find_sources(folder / "pickled", options)
 
 
 def test_the_state_holds_whole_tensors_and_goes_on_exactly(folder, alone):

@@ -224,20 +224,20 @@ def _split(path, dim: int, ranks: int = 3) -> None:
     values = load_file(path)
     path.unlink()
     for rank in range(ranks):
-        part, shards = {}, {}
+        part, info = {}, {}
         for name, value in values.items():
             if value.dim() <= dim:
                 if rank == 0:
-                    part[name] = value
+                    part[name], info[name] = value, {"saved_offsets": [0] * value.dim()}
                 continue
             size = -(-value.shape[dim] // ranks)
             first = min(rank * size, value.shape[dim])
             part[name] = value.narrow(dim, first, min(size, value.shape[dim] - first)).contiguous()
             offset = [0] * value.dim()
             offset[dim] = first
-            shards[name] = {"shape": list(value.shape), "offset": offset}
+            info[name] = {"saved_offsets": offset}
         target = path.with_name(f"{path.name.removesuffix('.safetensors')}.rank{rank:05d}-of-{ranks:05d}.safetensors")
-        save_file(part, target, metadata=metadata | {"shards": json.dumps(shards)})
+        save_file(part, target, metadata=metadata | {"DCP_SHARDING_INFO": json.dumps(info)})
 
 
 def test_a_snapshot_that_lacks_files_of_some_ranks_is_left_out_and_named(known_run):
@@ -256,6 +256,24 @@ def test_a_shard_that_is_shorter_than_it_says_is_refused(known_run):
     os.link(next(known_run.folder.glob("*rank00002*")), shard)
     with pytest.raises(SnapshotError, match=r"needs \d+ elements, its files hold"):
         reconstruct(known_run.folder, 0.10)
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        ("{", "says no offsets"),
+        ('{"w": {}}', "says no offsets"),
+        ('{"w": {"saved_offsets": ["a"]}}', "says no offsets"),
+        ('{"w": {"saved_offsets": [0, 0]}}', "1 dimensions, 2 offsets"),
+    ],
+)
+def test_parts_that_do_not_say_where_they_belong_are_refused(tmp_path, info, message):
+    folder = tmp_path / "checkpoint-7"
+    folder.mkdir()
+    file = folder / "shard-00001-model-00001-of-00001.safetensors"
+    save_file({"w": torch.ones(3)}, file, metadata={"DCP_SHARDING_INFO": info})
+    with pytest.raises(SnapshotError, match=rf"shard-00001-model-00001-of-00001\.safetensors.*{message}"):
+        find_sources(folder)[0].open()
 
 
 # What is refused.

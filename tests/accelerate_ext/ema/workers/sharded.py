@@ -3,6 +3,7 @@
 Usage: RANK=0 WORLD_SIZE=2 sharded.py FOLDER. Leaves snapshots, states and what each process saw in FOLDER.
 """
 
+import importlib.util
 import json
 import os
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -46,6 +49,21 @@ def move(model, step):
                 parameter.add_(noise)
 
 
+def save_checkpoint(model, folder):
+    """A plain checkpoint in parts, by torch.distributed.checkpoint, and beside it the whole one."""
+    if importlib.util.find_spec("torch.distributed.checkpoint.hf_storage"):  # not in the oldest torch
+        from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+
+        writer = HuggingFaceStorageWriter(str(folder / "parts"), save_distributed=True)
+        dcp.save(model.state_dict(), storage_writer=writer)
+    whole = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in model.state_dict().items()}
+    if dist.get_rank() == 0:
+        (folder / "whole").mkdir()
+        save_file(
+            {name: tensor.contiguous() for name, tensor in whole.items()}, folder / "whole" / "model.safetensors"
+        )
+
+
 def error_of(action):
     try:
         action()
@@ -67,6 +85,9 @@ def main(folder: Path) -> None:
     for step in range(1, 21):
         move(model, step)
         ema.update(step)
+        if step % 5 == 0:
+            save_checkpoint(model, folder / "checkpoints" / f"step-{step}")
+    dcp.save(model.state_dict(), checkpoint_id=folder / "pickled" / "step-20" / "pytorch_model_fsdp_0")
     ema.snapshot(folder / "gathered")
     ema.snapshot(folder / "sharded", sharded=True)
     told["parts"] = {name: list(average.shape) for name, average in ema.averages().items()}
