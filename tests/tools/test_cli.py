@@ -165,6 +165,33 @@ class TestReport:
         (result,) = json.loads(run("report", "train.py", "--format", "sarif").stdout)["runs"][0]["results"]
         assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == 16
 
+    @pytest.mark.parametrize(
+        ("only", "code", "outcomes"),
+        [
+            ((), 1, {"rewritten", "left"}),
+            (("rewritten",), 1, {"rewritten"}),
+            (("refused", "rewritten"), 1, {"rewritten"}),
+            (("left",), 0, {"left"}),
+            (("refused",), 0, set()),
+        ],
+    )
+    def test_only_what_is_asked_for_is_listed_and_counts(self, here, only, code, outcomes):
+        options = [word for outcome in only for word in ("--only", outcome)]
+        result = run("report", "train.py", "--json", *options)
+        document = json.loads(result.stdout)
+        (file,) = document["files"]
+        assert (result.exit_code, {site["outcome"] for site in file["sites"]}) == (code, outcomes)
+        assert document["totals"]["left"] == sum(site["outcome"] == "left" for site in file["sites"])
+        text = run("report", "train.py", *options)
+        assert text.exit_code == code
+        assert len(text.stdout.splitlines()) == len(file["sites"]) + 1
+
+    def test_a_file_that_cannot_be_read_is_never_left_out(self, here):
+        (here / "broken.py").write_bytes(NOT_PARSING)
+        result = run("report", ".", "--only", "refused")
+        assert result.exit_code == 2
+        assert "broken.py:1:7: unreadable" in result.stderr
+
     def test_a_script_that_counts_right_is_fine(self, here):
         run("rewrite", "--write", "train.py")
         assert run("report", "train.py").exit_code == 0

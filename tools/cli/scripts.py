@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -16,6 +17,8 @@ from ..files import python_files, shown, write_all
 from ..inspection import Inspected, inspect
 from ..loop.names import key
 from ..options import Options
+from ..report import FileReport
+from ..site import Outcome
 from .output import finish, print_failures, print_refused
 
 paths_argument = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
@@ -95,20 +98,28 @@ def rewrite(
     default="text",
     help="text: a line a site; json: tools/schemas/report.schema.json; sarif: 2.1.0, for code scanning.",
 )
+@click.option(
+    "--only",
+    "outcomes",
+    type=click.Choice([outcome.value for outcome in Outcome]),
+    multiple=True,
+    help="List and count only places of this outcome; may be given several times. Default: all.",
+)
 @choices
 def report(
     paths: tuple[Path, ...],
     is_json: bool,
     layout: str,
+    outcomes: tuple[str, ...],
     counted_optimizer: str | None,
     follow_arguments: bool | None,
 ) -> None:
     """Lists every place that bears on which updates are counted, with the verdict and its reason.
 
-    Exits with 1 if a file counts skipped updates, whether it can be rewritten or not.
+    Exits with 1 if a listed place counts skipped updates, whether it can be rewritten or not.
     """
     options = Options(counted_optimizer, follow_arguments)
-    found = [inspect(path, options).report for path in python_files(paths)]
+    found = [_only(inspect(path, options).report, outcomes) for path in python_files(paths)]
     if is_json or layout == "json":
         click.echo(reports.as_json(reports.document(found)), nl=False)
     elif layout == "sarif":
@@ -117,6 +128,13 @@ def report(
         click.echo(reports.as_text(found), nl=False)
     failures = print_failures(found)
     finish(bool(failures), any(file.needs_change for file in found))
+
+
+def _only(file: FileReport, outcomes: tuple[str, ...]) -> FileReport:
+    """The report without places of other outcomes; all of it if none is named. A failure stays."""
+    if not outcomes:
+        return file
+    return replace(file, sites=tuple(site for site in file.sites if site.outcome.value in outcomes))
 
 
 def _print_diff(changed: Iterable[Inspected]) -> None:
