@@ -14,7 +14,7 @@ _OPTIMIZER_CLASS = re.compile(
 )
 _SCHEDULER = re.compile(r"sched|(^|_)lr(_|$)|warmup", re.IGNORECASE)
 _SCHEDULER_CLASS = re.compile(r"sched|LR$|WarmRestarts$", re.IGNORECASE)
-_EMA = re.compile(r"(^|_)(ema|swa)(_|\d|$)|^(ema|swa)|_?averaged?_model|(?<=[a-z])EMA(?![A-Za-z])", re.IGNORECASE)
+_EMA = re.compile(r"(^|_)(ema|swa)(_|\d|$)|^(ema|swa)|averaged?_model|(?-i:(?<=[a-z])EMA(?![A-Za-z]))", re.IGNORECASE)
 _EMA_CLASS = re.compile(r"EMA(?![a-z])|^Ema|MovingAverage|AveragedModel|Averager", re.ASCII)
 _BAR = re.compile(r"bar$|pbar|progress|tqdm", re.IGNORECASE)
 _DATA = re.compile(r"micro|batch|sample|token|example|seen|consumed|attempt|epoch|skipp|data", re.IGNORECASE)

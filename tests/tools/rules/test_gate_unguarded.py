@@ -6,7 +6,9 @@ NONE = {"accumulation": "", "step": "accelerator.backward(model(batch))\noptimiz
 SKIPPED = "accelerator.optimizer_step_was_skipped"
 
 
-@pytest.mark.parametrize("body", ["num_batches += 1", "tokens_seen += 8", "x = 1", "print(step)", "window = 0.0"])
+@pytest.mark.parametrize(
+    "body", ["num_batches += 1", "tokens_seen += 8", "x = 1", "print(step)", "window = 0.0", "schema.update(batch)"]
+)
 def test_what_counts_no_updates_stays(make_loop, body):
     assert "gated" not in make_loop(**NONE).stays(body)
 
