@@ -36,7 +36,7 @@ def inner_blocks(node: ast.stmt) -> list[tuple[str, list[ast.stmt]]]:
     blocks = [(arm, block) for arm in _BODIES if (block := getattr(node, arm, None))]
     if kind in (ast.If, ast.With, ast.For, ast.While):
         return blocks
-    blocks += [("handlers", handler.body) for handler in getattr(node, "handlers", ())]
+    blocks[1:1] = [("handlers", handler.body) for handler in getattr(node, "handlers", ())]  # behind the body
     return blocks + [("cases", case.body) for case in getattr(node, "cases", ())]
 
 
