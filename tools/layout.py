@@ -56,6 +56,7 @@ class Layout:
         start, end = self.source.span(node.test)
         if anchor is node.test and isinstance(anchor, ast.NamedExpr):
             return self._behind_walrus(node, clauses, word)
+        anchor = _outside_not(node.test, anchor)
         at = self._past_parentheses(anchor, end)
         if node.test.lineno == node.test.end_lineno:
             text = self.source.text
@@ -254,16 +255,24 @@ class Layout:
                 edits.append(Edit(start, start, unit))
         return edits
 
-    @property
-    def inside_strings(self) -> set[int]:
-        """Lines that begin inside a string."""
-        if self._inside_strings is None:
-            self._inside_strings = set()
-            text = self.source.text.replace("\r\n", "\n").replace("\r", "\n")
-            for token in tokenize.generate_tokens(io.StringIO(text).readline):
-                if token.type == tokenize.STRING or tokenize.tok_name[token.type] == "FSTRING_MIDDLE":
-                    self._inside_strings.update(range(token.start[0] + 1, token.end[0] + 1))
-        return self._inside_strings
+    def _inside_strings(self, first: int, last: int) -> set[int]:
+        """Those of the lines of whole statements that begin inside a string."""
+        text = self.source.text[self.source.line_starts[first - 1] : self.source.next_line(last)]
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if not _SPANS_LINES.search(text):
+            return set()
+        found: set[int] = set()
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.STRING or tokenize.tok_name[token.type].endswith("STRING_MIDDLE"):
+                found.update(range(first + token.start[0], first + token.end[0]))
+        return found
+
+
+def _outside_not(test: ast.expr, anchor: ast.expr) -> ast.expr:
+    """The clause that an expression stands in: a `not` round it and others would turn what is put behind it."""
+    while isinstance(test, ast.BoolOp) and test is not anchor:
+        test = next(value for value in test.values if any(item is anchor for item in ast.walk(value)))
+    return test
 
 
 def _is_or(node: ast.expr) -> bool:

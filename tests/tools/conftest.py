@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from tools.catalog import Upstream
 from tools.patch import Change, Patch, Series
+from tools.rewrite import Rewrite
 from tools.site import Outcome, Site
 
 IDENTITY = {
@@ -133,3 +135,18 @@ def sample(monkeypatch: pytest.MonkeyPatch, make_repo):
         after={"top": ("first",)},
     )
     return repo, row
+
+
+@pytest.fixture(scope="session")
+def outcome():
+    """Tells what became of a text: the sites of a rewrite, then its changed lines with one line round them."""
+
+    def tell(result: Rewrite) -> str:
+        lines = []
+        for site in result.sites:
+            place = f"{site.line}:{site.col}" + (f" -> {site.new_line}" if site.new_line is not None else "")
+            lines += [f"{place} {site.outcome.value} {site.code} ({site.kind})", f"    {site.message}"]
+        texts = [data.decode().splitlines() for data in (result.before, result.after)]
+        return "\n".join([*lines, *difflib.unified_diff(*texts, "before", "after", n=1, lineterm="")]) + "\n"
+
+    return tell

@@ -6,13 +6,12 @@ difference that an update makes as you would read a patch.
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 
 import pytest
 
-from tools.rewrite import Options, Rewrite, rewrite
+from tools.rewrite import Options, rewrite
 
 IDIOMS = Path(__file__).parent.parent / "idioms"
 OUTCOMES = IDIOMS / "outcomes"
@@ -25,28 +24,14 @@ LOOPS = {
 COUNTED = {"120_counted_optimizer": "self.opt"}
 
 
-def outcome(result: Rewrite) -> str:
-    """The sites of a rewrite, then its changed lines with one line round them."""
-    lines = []
-    for site in result.sites:
-        place = f"{site.line}:{site.col}" + (f" -> {site.new_line}" if site.new_line is not None else "")
-        lines += [f"{place} {site.outcome.value} {site.code} ({site.kind})", f"    {site.message}"]
-    texts = [data.decode().splitlines() for data in (result.before, result.after)]
-    return "\n".join([*lines, *difflib.unified_diff(*texts, "before", "after", n=1, lineterm="")]) + "\n"
-
-
-def is_recorded(path: Path, text: str) -> bool:
-    """Whether a file holds just this text; it does after an update."""
-    if os.environ.get("UPDATE_OUTCOMES"):
-        path.write_text(text, encoding="utf-8")
-    return path.read_text(encoding="utf-8") == text
-
-
 @pytest.mark.parametrize("name", LOOPS)
-def test_the_report_and_the_changed_lines_are_the_recorded_ones(name: str) -> None:
+def test_the_report_and_the_changed_lines_are_the_recorded_ones(name, outcome):
     text = outcome(rewrite(LOOPS[name].read_bytes(), Options(counted_optimizer=COUNTED.get(name))))
-    assert is_recorded(OUTCOMES / f"{name}.txt", text), text
+    record = OUTCOMES / f"{name}.txt"
+    if os.environ.get("UPDATE_OUTCOMES"):
+        record.write_text(text, encoding="utf-8")
+    assert record.read_text(encoding="utf-8") == text
 
 
-def test_every_record_belongs_to_a_loop() -> None:
+def test_every_record_belongs_to_a_loop():
     assert {path.stem for path in OUTCOMES.iterdir()} == set(LOOPS)
