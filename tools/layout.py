@@ -13,6 +13,9 @@ from .loop.tree import inner_blocks
 from .source import Edit, Source
 
 
+_SPANS_LINES = re.compile(r"'''|\\\n|" + '"""')  # without one of these no string goes over the end of its line
+
+
 class LayoutError(ValueError):
     """The text is laid out in a way that an edit cannot follow, such as two statements on one line."""
 
@@ -24,7 +27,6 @@ class Layout:
         self.script = script
         self.source: Source = script.source
         self.width = width
-        self._inside_strings: set[int] | None = None
 
     def text(self, node: ast.expr | ast.stmt) -> str:
         return self.source.segment(node)
@@ -54,9 +56,9 @@ class Layout:
     def add_clauses(self, node: ast.If, anchor: ast.expr, clauses: Sequence[str], word: str = "and") -> list[Edit]:
         """Puts clauses behind one clause of a test (`anchor`), a clause a line where the test is or gets long."""
         start, end = self.source.span(node.test)
+        anchor = _outside_not(node.test, anchor)
         if anchor is node.test and isinstance(anchor, ast.NamedExpr):
             return self._behind_walrus(node, clauses, word)
-        anchor = _outside_not(node.test, anchor)
         at = self._past_parentheses(anchor, end)
         if node.test.lineno == node.test.end_lineno:
             text = self.source.text
@@ -249,8 +251,9 @@ class Layout:
             raise LayoutError("it shares its line with other code")
         at = self.source.line_starts[first.lineno - 1]
         edits = [Edit(at, at, f"{indent}if {test}:{newline}")]
+        inside = self._inside_strings(first.lineno, end_line)
         for line in range(first.lineno, end_line + 1):
-            if line not in self.inside_strings and self._line(line).strip():
+            if line not in inside and self._line(line).strip():
                 start = self.source.line_starts[line - 1]
                 edits.append(Edit(start, start, unit))
         return edits
