@@ -55,14 +55,15 @@ class Conditions:
         idle = [path for path in paths if not path.steps and not self._is_other_mode(path, busy)]
         if not idle:
             return None
-        for condition in set.intersection(*(set(path.conditions) for path in busy)):
+        line = min(site.statement.lineno for path in busy for site in path.steps)
+        shared = set.intersection(*(set(path.conditions) for path in busy))
+        for condition in sorted(shared, key=lambda item: (item.statement.lineno, item.value)):
             opposite = [c for path in idle for c in path.conditions if c == _flipped(condition)]
             if len(opposite) == len(idle) and self.is_stable(condition, node):
                 is_turn = self._is_turn(condition) or nature(self.script, condition) is Nature.PERIOD
                 if is_turn and not follows_count:
-                    return self._by_period(condition, busy[0].steps[0].statement.lineno)
+                    return self._by_period(condition, line)
                 return _as_clause(self.script.source.segment(condition.node), condition)
-        line = busy[0].steps[0].statement.lineno
         return Refusal(
             "conditional-step",
             f"the step of line {line} is not always made (a condition of the script's own); "

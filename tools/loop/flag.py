@@ -134,7 +134,7 @@ class Flags:
         if guard is not None:
             who = self.objects.identity(scope, guard)
             if made and who not in made and all(self.objects.kind(m.scope, m.key) == "accelerator" for m in made):
-                other = next(iter(made)).key
+                other = min(item.key for item in made)
                 if any(self._is_built(item) for item in made) and self._is_built(who):
                     return Refusal(
                         "other-accelerator",
