@@ -95,7 +95,13 @@ class Blocks:
     def _is_tail(self, node: ast.stmt) -> bool:
         """Whether a statement counts and asks no flag; an `elif` cannot be put under a test, so what it holds is."""
         is_elif = isinstance(node, ast.If) and self.script.source.segment(node).startswith("elif")
-        return not is_elif and self.traits.counts(node) and not self._asks(node)
+        return not is_elif and self._counts_in_every_arm(node) and not self._asks(node)
+
+    def _counts_in_every_arm(self, node: ast.stmt) -> bool:
+        """Whether a statement counts, and an `if` with several arms in each: another arm runs after a skip too."""
+        if not isinstance(node, ast.If) or not node.orelse:
+            return self.traits.counts(node)
+        return all(any(self.traits.counts(item) for item in arm) for arm in (node.body, node.orelse))
 
     @staticmethod
     def _is_in_iteration(state: State) -> bool:
