@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import accelerate
 import torch
@@ -14,6 +14,7 @@ import torch
 from . import epochs, ranks
 from .attempts import Attempts
 from .averages import Average
+from .deepspeed import count_engine_step
 from .nonfinite import check_switch, guard_for
 from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
 from .saving import CountsInCheckpoints, finish_saving, save_whole
@@ -109,20 +110,20 @@ class Accelerator(accelerate.Accelerator):
         if wrong := [type(model).__name__ for model in models if not isinstance(model, torch.nn.Module)]:
             raise TypeError(f"`attempt` takes the models that are trained, got {', '.join(wrong)}")
         return cast(
-            "AbstractContextManager[Update]", Window(self, super().accumulate(*models), models, yields_update=True)
+            "AbstractContextManager[Update]", self._window(super().accumulate(*models), models, yields_update=True)
         )
 
     def accumulate(self, *models: torch.nn.Module) -> AbstractContextManager[None]:
         """As in Accelerate; the updates in it are counted as in `attempt()`."""
         return cast(
-            "AbstractContextManager[None]", Window(self, super().accumulate(*models), models, yields_update=False)
+            "AbstractContextManager[None]", self._window(super().accumulate(*models), models, yields_update=False)
         )
 
     def epochs(
         self,
         max_applied_steps: int,
         updates_per_epoch: int,
-        max_consecutive_skips: int | None | str = "as before",
+        max_consecutive_skips: int | None | Literal["as before"] = "as before",
     ) -> Iterator[int]:
         """Epoch numbers until `max_applied_steps` updates are applied, counting those of a loaded checkpoint.
 
@@ -136,7 +137,7 @@ class Accelerator(accelerate.Accelerator):
             max_consecutive_skips: sets the attribute of that name, where given.
         Raises: ValueError for numbers that make no plan.
         """
-        if not isinstance(max_consecutive_skips, str):
+        if max_consecutive_skips != "as before":
             self.max_consecutive_skips = max_consecutive_skips
         plan = epochs.EpochPlan(max_applied_steps, updates_per_epoch, self.max_consecutive_skips)
         return epochs.run_epochs(plan, self._attempts.state_dict)
@@ -147,8 +148,6 @@ class Accelerator(accelerate.Accelerator):
         if engine is None:
             super().backward(loss, **kwargs)
             return
-        from .deepspeed import count_engine_step
-
         with count_engine_step(engine, self._attempts):
             super().backward(loss, **kwargs)
 
@@ -240,7 +239,7 @@ class Accelerator(accelerate.Accelerator):
 
     def _start_counting(self, skip_nonfinite: bool, max_consecutive_skips: int | None) -> None:
         self._is_preparing = False
-        self._attempts = Attempts(lambda: self._optimizers, max_consecutive_skips)
+        self._attempts = Attempts(self._prepared_optimizers, max_consecutive_skips)
         if skip_nonfinite:
             self._attempts.guard = guard_for(self)
         self._counts_in_checkpoints = CountsInCheckpoints(self, self._attempts)
@@ -254,6 +253,19 @@ class Accelerator(accelerate.Accelerator):
             if isinstance(optimizer, CountedOptimizer):
                 stop_counting_steps_of(optimizer)
         del self._attempts, self._counts_in_checkpoints, self._is_preparing
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A pickle counts for itself, from where it was; its optimizers have lost their tie on the way."""
+        self.__dict__.update(state)
+        self._count_new_optimizers()
+
+    def _window(
+        self, inner: AbstractContextManager[None], models: tuple[torch.nn.Module, ...], yields_update: bool
+    ) -> Window:
+        return Window(self._attempts, self.gradient_state, inner, models, yields_update)
+
+    def _prepared_optimizers(self) -> list[Any]:
+        return self._optimizers
 
     def _count_new_optimizers(self) -> None:
         for prepared in self._optimizers:

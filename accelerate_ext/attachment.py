@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import accelerate
 
 from .accelerator import DEFAULT_MAX_CONSECUTIVE_SKIPS, Accelerator
@@ -18,15 +20,21 @@ def attach(
     """Make an Accelerator that was created elsewhere count applied updates, from here on.
 
     It stays the same object, and so do the optimizers that it has prepared. An Accelerator that counts already is
-    returned as it is. `detach` undoes it.
+    returned as it is, with the `max_consecutive_skips` that it has. `detach` undoes it.
 
-    Raises: TypeError for anything but an Accelerator; ValueError as `Accelerator` does, with nothing changed.
+    Raises: TypeError for anything but an Accelerator; ValueError as `Accelerator` does, with nothing changed, or if
+        one that counts already lacks the `skip_nonfinite` that is asked for.
     """
     _check_kind(accelerator)
-    if isinstance(accelerator, Accelerator):
-        return accelerator
     check_limit(max_consecutive_skips)
     check_switch(skip_nonfinite)
+    if isinstance(accelerator, Accelerator):
+        if skip_nonfinite and accelerator._attempts.guard is None:
+            raise ValueError(
+                "`skip_nonfinite` must be switched on where the counting begins, and this Accelerator counts already: "
+                "give it there, or `detach` it first, which forgets its counts"
+            )
+        return accelerator
     if skip_nonfinite:
         check_guard(accelerator)
     accelerator.__class__ = _counting_class(type(accelerator))
@@ -59,5 +67,15 @@ _CLASSES: dict[type, type[Accelerator]] = {accelerate.Accelerator: Accelerator}
 
 def _counting_class(cls: type[accelerate.Accelerator]) -> type[Accelerator]:
     if cls not in _CLASSES:
-        _CLASSES[cls] = type(cls.__name__, (Accelerator, cls), {"_counts_for": cls, "__module__": cls.__module__})
+        own = {"_counts_for": cls, "__module__": cls.__module__, "__reduce_ex__": _reduce}
+        _CLASSES[cls] = type(cls.__name__, (Accelerator, cls), own)
     return _CLASSES[cls]
+
+
+def _reduce(accelerator: Accelerator, protocol: Any) -> tuple[Any, ...]:
+    return _blank, (accelerator._counts_for,), vars(accelerator)
+
+
+def _blank(cls: type[accelerate.Accelerator]) -> Accelerator:
+    """For unpickling: the classes made above have no importable name."""
+    return object.__new__(_counting_class(cls))

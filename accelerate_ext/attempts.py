@@ -159,16 +159,16 @@ class Attempts:
 
     def unscale(self, optimizers: Sequence[Any], unscale: Callable[[list[Any]], None], is_boundary: bool) -> None:
         """Unscale gradients, or look for non-finite ones, unless that was done since the last backward pass."""
-        for optimizer in optimizers:
+        for given in optimizers:
+            optimizer = next((own for own in self.optimizers() if given is own.optimizer), given)
             inner = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
             if self.scaler_turn.is_unscaled(inner, self.passes.count):
                 continue
-            if self.guard is None:
+            scaler = getattr(optimizer, "scaler_in_use", None)
+            if scaler is None or scaler is not self.guard:
                 unscale([optimizer])
-                scaler = getattr(optimizer, "scaler", None)
             elif is_boundary:
                 self.guard.unscale_(inner)
-                scaler = self.guard
             else:
                 continue
             if scaler is not None:
@@ -207,6 +207,16 @@ class Attempts:
             "skipped": self.skipped,
             "skipped_in_a_row": self.skipped_in_a_row,
         }
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a pickle: the counts. What is under way, and whatever is known by the identity of an object, is not."""
+        names = ("optimizers", "max_consecutive_skips", "guard")
+        return {name: getattr(self, name) for name in names} | {"counts": self.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["optimizers"], state["max_consecutive_skips"])  # type: ignore[misc]
+        self.guard = state["guard"]
+        self.tally.read().load_state_dict(state["counts"])
 
     def _roll(self) -> None:
         """Outside of windows a backward pass after the end of an attempt begins the next one."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 _OWN = ("attempts", "passes", "tally", "_passes_used", "_last", "_step_before")
 
 
+_CLASSES: dict[type, type[CountedOptimizer]] = {}
+
+
 class CountedOptimizer(AcceleratedOptimizer):
     """A prepared optimizer with counts of its own.
 
@@ -38,6 +41,10 @@ class CountedOptimizer(AcceleratedOptimizer):
     tally: Tally
     _last: Verdict | None
     _step_before: Callable[..., None] | None = None
+
+    def __init_subclass__(cls) -> None:
+        if "counts_for" in vars(cls):
+            _CLASSES[cls.counts_for] = cls
 
     @property
     def applied_step(self) -> int:
@@ -66,6 +73,13 @@ class CountedOptimizer(AcceleratedOptimizer):
             return self.attempts.update.was_skipped_for(self)
         return self._last is not None and self._last.skipped
 
+    @property
+    def scaler_in_use(self) -> GradScaler | None:
+        """What decides about this optimizer's updates: Accelerate's scaler, else the guard, if there is one."""
+        if self.scaler is None and self.attempts is not None:
+            return self.attempts.guard
+        return self.scaler
+
     def step(self, closure: Callable[[], Any] | None = None) -> None:
         """As in Accelerate; the update is counted when gradients are complete and a backward pass made them.
 
@@ -76,13 +90,15 @@ class CountedOptimizer(AcceleratedOptimizer):
                 self._last = None
             self._plain_step(closure)
             return
-        scaler = self._scaler_in_use()
-        if not self._has_new_gradients():
+        scaler, used = self.scaler_in_use, self._passes_used
+        if closure is None and not self._has_gradients_after(used):
             if scaler is not None and self.attempts is not None:
                 self.attempts.scaler_turn.update()
-            self._plain_step(closure)
+            self._plain_step()
             return
         verdict = self._step_and_tell(scaler, closure)
+        if not self._has_gradients_after(used):  # a closure makes its own, or none
+            return
         self.use_up_gradients()
         self._last = verdict
         self.tally.record(verdict)
@@ -130,7 +146,7 @@ class CountedOptimizer(AcceleratedOptimizer):
         self._last = None
         self.use_up_gradients()
 
-    def _plain_step(self, closure: Callable[[], Any] | None) -> None:
+    def _plain_step(self, closure: Callable[[], Any] | None = None) -> None:
         """Accelerate's step, or what somebody had put in its place before counting began."""
         given = () if closure is None else (closure,)  # engines' optimizers take none
         if self._step_before is not None:
@@ -138,13 +154,9 @@ class CountedOptimizer(AcceleratedOptimizer):
         else:
             super().step(*given)
 
-    def _has_new_gradients(self) -> bool:
-        return self.passes is None or self.passes.count > self._passes_used
-
-    def _scaler_in_use(self) -> GradScaler | None:
-        if self.scaler is None and self.attempts is not None:
-            return self.attempts.guard
-        return self.scaler
+    def _has_gradients_after(self, used: int) -> bool:
+        """Whether a backward pass came after the first `used` ones; always where nobody tells of them."""
+        return self.passes is None or self.passes.count > used
 
     def _step_and_tell(self, scaler: GradScaler | None, closure: Callable[[], Any] | None) -> Verdict:
         if scaler is None:
@@ -154,7 +166,12 @@ class CountedOptimizer(AcceleratedOptimizer):
             self.attempts.scaler_turn.before_step(scaler, self.optimizer)
         probe = StepProbe(scaler)
         if self.scaler is None:  # the guard is no scaler of Accelerate's: it comes into play here only
-            probe.step(self.optimizer, closure)
+            if closure is not None:
+                raise ValueError(
+                    "`skip_nonfinite` cannot look at gradients that a closure makes within `step(closure)`: call "
+                    "`backward` before `step()`, or leave `skip_nonfinite` off with an optimizer that needs a closure"
+                )
+            probe.step(self.optimizer)
             return probe.verdict
         self.scaler = probe  # type: ignore[assignment]
         try:
@@ -191,13 +208,16 @@ class CountedOptimizer(AcceleratedOptimizer):
         return _blank, (self.counts_for,), self.__getstate__()
 
 
+_CLASSES[AcceleratedOptimizer] = CountedOptimizer
+
+
 def count_steps_of(optimizer: AcceleratedOptimizer) -> CountedOptimizer:
     """Turn a prepared optimizer into one that counts. It stays the same object, so schedulers keep their tie to it."""
     if not isinstance(optimizer, CountedOptimizer):
         optimizer.__class__ = counted_class(type(optimizer))
         assert isinstance(optimizer, CountedOptimizer)
         before = vars(optimizer).get("step")
-        if before is not None:  # a scheduler has replaced it, to notice steps
+        if before is not None and not _calls_class_step(before):  # a scheduler has replaced it, to notice steps
             optimizer._step_before = before
             optimizer.step = _call_class_step(optimizer, like=before)  # type: ignore[method-assign]
     return optimizer
@@ -226,26 +246,21 @@ def _call_class_step(optimizer: AcceleratedOptimizer, like: Callable[..., Any]) 
         owner._opt_called = True  # what torch's schedulers look for
         return type(owner).step(owner, *args, **kwargs)
 
+    step.is_ours = step  # type: ignore[attr-defined]
     return step
 
 
-_CLASSES: dict[type, type[CountedOptimizer]] = {AcceleratedOptimizer: CountedOptimizer}
+def _calls_class_step(step: Callable[..., Any]) -> bool:
+    """Whether this is a replacement of ours. A wrapper round it may have copied its marks, but is another object."""
+    return getattr(step, "is_ours", None) is step
 
 
 def counted_class(cls: type[AcceleratedOptimizer]) -> type[CountedOptimizer]:
-    """The class that counts for a class of prepared optimizers."""
+    """The class that counts for a class of prepared optimizers, made from the nearest one that is known."""
     if cls not in _CLASSES:
-        _CLASSES[cls] = _make_counted_class(cls)
+        base = next(_CLASSES[parent] for parent in cls.__mro__ if parent in _CLASSES)
+        type(f"Counted{cls.__name__}", (base, cls), {"counts_for": cls, "__module__": cls.__module__})
     return _CLASSES[cls]
-
-
-def _make_counted_class(cls: type[AcceleratedOptimizer]) -> type[CountedOptimizer]:
-    from .deepspeed import CountedDeepSpeedOptimizer, DeepSpeedOptimizerWrapper
-
-    if cls is DeepSpeedOptimizerWrapper:
-        return CountedDeepSpeedOptimizer
-    base = CountedDeepSpeedOptimizer if issubclass(cls, DeepSpeedOptimizerWrapper) else CountedOptimizer
-    return type(f"Counted{cls.__name__}", (base, cls), {"counts_for": cls, "__module__": cls.__module__})
 
 
 def _blank(cls: type[AcceleratedOptimizer]) -> CountedOptimizer:

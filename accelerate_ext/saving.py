@@ -7,15 +7,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from accelerate import Accelerator
+
+from .attempts import Attempts
 from .averages import Averages, write_states
 from .checkpoint import StoredCounts, counts_from_states, warn_about_missing
+from .deepspeed import counts_of_engine
 from .staging import Staging, finish_interrupted
-
-if TYPE_CHECKING:
-    from .accelerator import Accelerator
-    from .attempts import Attempts
 
 
 def save_whole(accelerator: Accelerator, output_dir: str | None, save: Callable[[str], Any]) -> Path:
@@ -56,7 +56,7 @@ def _target(accelerator: Accelerator, output_dir: str | None) -> tuple[Path, Pat
     if not configuration.automatic_checkpoint_naming:
         if output_dir is None:
             raise ValueError("`output_dir` must name a folder when `automatic_checkpoint_naming` is off, got None")
-        return Path(output_dir), None
+        return Path(output_dir).expanduser(), None
     if accelerator.project_dir is None:
         raise ValueError("`project_dir` must name a folder when `automatic_checkpoint_naming` is on, got None")
     project = Path(accelerator.project_dir)
@@ -134,8 +134,6 @@ class CountsInCheckpoints:
         optimizers = self._attempts.optimizers()
         engine = getattr(getattr(self._accelerator, "deepspeed_engine_wrapped", None), "engine", None)
         if engine is not None:
-            from .deepspeed import counts_of_engine
-
             stored = counts_of_engine(engine, stored, len(optimizers))
         elif stored is None:
             stored = counts_from_states(optimizers)

@@ -227,3 +227,22 @@ def test_an_attempt_takes_modules_only():
     accelerator = accelerate_ext.Accelerator(cpu=True)
     with pytest.raises(TypeError, match="the models that are trained, got str, list"):
         accelerator.attempt(nn.Linear(1, 1), "model", [nn.Linear(1, 1)])
+
+
+def test_a_block_that_cannot_be_entered_leaves_no_window_open(loop, monkeypatch):
+    record, loader = loop(batches=2).prepare()
+
+    def refuse(model):
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(record.accelerator, "no_sync", refuse)
+        record.accelerator.gradient_accumulation_steps = 5
+        with pytest.raises(ZeroDivisionError), record.accelerator.accumulate(record.model):
+            pass
+    record.accelerator.gradient_state._set_sync_gradients(True)
+    for batch in loader:
+        record.accelerator.backward(record.model(batch).mean())
+        record.optimizer.step()
+        record.optimizer.zero_grad()
+    assert record.accelerator.applied_step == 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import subprocess
 import sys
 import warnings
@@ -135,7 +137,7 @@ def test_importing_loads_neither_transformers_nor_anything_else_that_is_heavy():
         "print(*sorted({name.split('.')[0] for name in set(sys.modules) - before}))"
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert loaded == ["accelerate_ext"]
+    assert loaded == ["accelerate", "accelerate_ext"]
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -171,3 +173,79 @@ def test_a_scheduler_on_the_prepared_optimizer_is_no_hindrance(attached_first):
         update()
     assert model.weight.item() != before
     assert type(optimizer) is accelerate.optimizer.AcceleratedOptimizer
+
+
+def test_attaching_again_after_a_scheduler_was_made_while_attached():
+    accelerator = attach(accelerate.Accelerator(cpu=True))
+    model = torch.nn.Linear(1, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    for _ in range(3):
+        before = model.weight.item()
+        accelerator.backward(model(torch.ones(1, 1)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        assert model.weight.item() != before
+        assert accelerator.applied_step == 1
+        detach(accelerator)
+        accelerator.backward(model(torch.ones(1, 1)).sum())
+        optimizer.step()
+        optimizer.zero_grad()
+        attach(accelerator)
+        assert accelerator.applied_step == 0
+
+
+def test_detaching_within_a_window_ends_the_window_as_usual(loop):
+    record, loader = loop(batches=2, scaler=None).prepare()
+    for batch in loader:
+        with record.accelerator.accumulate(record.model):
+            detach(record.accelerator)
+            record.accelerator.backward(record.model(batch).mean())
+            record.optimizer.step()
+        assert type(record.accelerator) is accelerate.Accelerator
+
+
+def test_a_switch_that_a_counting_accelerator_lacks_is_refused_and_not_ignored():
+    accelerator = attach(accelerate.Accelerator(cpu=True))
+    with pytest.raises(ValueError, match=r"`skip_nonfinite` must be switched on .* `detach` it first"):
+        attach(accelerator, skip_nonfinite=True)
+    guarded = accelerate_ext.Accelerator(cpu=True, skip_nonfinite=True)
+    assert attach(guarded, skip_nonfinite=True) is guarded
+
+
+@pytest.mark.parametrize("make", [accelerate_ext.Accelerator, lambda cpu: attach(Custom(cpu=cpu))])
+def test_a_pickle_goes_on_counting_from_where_it_was(loop, make):
+    training = loop(lambda cpu, **rest: make(cpu=cpu), infinite=[1], batches=4)
+    record, loader = training.prepare()
+    training.train(record, loader)
+    record.accelerator.max_consecutive_skips = 7
+    accelerator, model = pickle.loads(pickle.dumps((record.accelerator, record.model)))
+    assert type(accelerator) is type(record.accelerator)
+    optimizer = accelerator._optimizers[0]
+    assert (accelerator.attempted_step, accelerator.applied_step, accelerator.max_consecutive_skips) == (4, 3, 7)
+    for _ in range(2):
+        with accelerator.attempt(model) as update:
+            accelerator.backward(model(torch.ones(1, 4)).mean())
+            optimizer.step()
+            optimizer.zero_grad()
+        assert update.applied
+    assert (accelerator.attempted_step, accelerator.applied_step, optimizer.applied_step) == (6, 5, 5)
+    assert (record.accelerator.attempted_step, record.optimizer.applied_step) == (4, 3)
+    assert len(accelerator._save_model_state_pre_hook) == len(accelerator._load_model_state_pre_hook) == 1
+
+
+def test_a_pickle_notices_gradients_that_nobody_reported():
+    accelerator = accelerate_ext.Accelerator(cpu=True)
+    model = torch.nn.Linear(1, 1)
+    prepared = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+    accelerator, (model, optimizer) = pickle.loads(pickle.dumps((accelerator, prepared)))
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+    assert accelerator.applied_step == 1
+
+
+def test_a_pickle_keeps_saving_counts(loop, tmp_path):
+    record = loop(batches=3, scaler=None).run()
+    copied = pickle.loads(pickle.dumps(record.accelerator))
+    copied.save_state(str(tmp_path / "of the copy"))
+    assert json.loads((tmp_path / "of the copy" / "applied_step.json").read_text())["applied_step"] == 3

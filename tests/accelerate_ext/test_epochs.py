@@ -7,6 +7,8 @@ import warnings
 
 import pytest
 
+import accelerate_ext
+
 
 def epochs_of(loop, max_applied_steps, infinite=(), batches=4, accumulation=1, breaks=True, **options):
     training = loop(infinite=infinite, batches=batches, accumulation=accumulation, options=options)
@@ -107,3 +109,9 @@ def test_numbers_that_make_no_plan_are_refused_at_once(loop, arguments, message)
     record, _ = loop().prepare()
     with pytest.raises(ValueError, match=message):
         record.accelerator.epochs(*arguments)
+
+
+def test_a_limit_of_skips_that_is_none_is_refused_before_the_first_epoch():
+    accelerator = accelerate_ext.Accelerator(cpu=True)
+    with pytest.raises(ValueError, match="`max_consecutive_skips` must be None or a whole number from 1 up, got '20'"):
+        accelerator.epochs(10, 5, max_consecutive_skips="20")

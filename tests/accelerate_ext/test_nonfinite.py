@@ -132,3 +132,25 @@ def test_an_engine_that_makes_the_update_itself_is_refused():
     accelerator.state.distributed_type = accelerate.DistributedType.MEGATRON_LM
     with pytest.raises(ValueError, match="`skip_nonfinite` must be off with MEGATRON_LM"):
         check_guard(accelerator)
+
+
+@pytest.mark.parametrize("given", ["prepared", "inner", "none"])
+def test_with_a_scaler_the_gradients_are_unscaled_by_the_scaler(scaled, given):
+    norms = {}
+    for switch in (True, False):
+        accelerator = scaled(options={"mixed_precision": "fp16", "skip_nonfinite": switch})
+        model = torch.nn.Linear(1, 1)
+        torch.nn.init.ones_(model.weight)
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+        norms[switch] = []
+        for _ in range(3):
+            with accelerator.attempt(model):
+                accelerator.backward(model(torch.ones(1, 1)).float().sum())
+                accelerator.unscale_gradients(
+                    {"prepared": optimizer, "inner": optimizer.optimizer, "none": None}[given]
+                )
+                norms[switch].append(accelerator.clip_grad_norm_(model.parameters(), 1.0).item())
+                optimizer.step()
+                optimizer.zero_grad()
+        assert accelerator.applied_step == 3
+    assert norms[True] == norms[False] == pytest.approx([2**0.5] * 3)

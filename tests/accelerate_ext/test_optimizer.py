@@ -144,3 +144,49 @@ def test_a_wrapped_scheduler_patch_on_the_inner_step_survives(loop):
     ours = loop(infinite=[1], batches=3).run()
     for name in ("_step_count", "last_epoch"):
         assert getattr(ours.scheduler.scheduler, name) == getattr(plain.scheduler.scheduler, name)
+
+
+CLOSED = {
+    "lbfgs": lambda parameters: torch.optim.LBFGS(parameters, lr=0.1, max_iter=3),
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(CLOSED))
+@pytest.mark.parametrize("in_a_window", [False, True])
+def test_a_step_whose_closure_makes_the_gradients_is_one_applied_update(kind, in_a_window):
+    accelerator = accelerate_ext.Accelerator(cpu=True)
+    model = torch.nn.Linear(4, 1)
+    model, optimizer = accelerator.prepare(model, CLOSED[kind](model.parameters()))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).pow(2).mean()
+        accelerator.backward(loss)
+        return loss
+
+    outcomes = []
+    for _ in range(4):
+        if in_a_window:
+            with accelerator.attempt(model) as update:
+                optimizer.step(closure)
+            outcomes.append(update.outcome)
+        else:
+            optimizer.step(closure)
+    assert outcomes == (["applied"] * 4 if in_a_window else [])
+    assert (accelerator.attempted_step, accelerator.applied_step, optimizer.applied_step) == (4, 4, 4)
+
+
+def test_a_closure_that_makes_no_gradients_is_no_attempt(loop):
+    record, _ = loop(scaler=None).prepare()
+    record.optimizer.step(lambda: torch.zeros(()))
+    assert (record.accelerator.attempted_step, record.optimizer.attempted_step) == (0, 0)
+
+
+def test_a_closure_cannot_be_guarded_and_is_refused_before_anything_moves(loop):
+    record, loader = loop(scaler=None, options={"skip_nonfinite": True}).prepare()
+    before = record.model[0].weight.detach().clone()
+    with pytest.raises(ValueError, match=r"`skip_nonfinite` cannot .* closure.*call `backward` before `step\(\)`"):
+        record.optimizer.step(lambda: record.accelerator.backward(record.model(next(iter(loader))).mean()))
+    assert torch.equal(record.model[0].weight, before)
+    assert record.accelerator.attempted_step == 0

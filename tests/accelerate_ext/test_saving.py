@@ -211,3 +211,15 @@ def test_no_warnings_from_saving(loop, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         record.accelerator.save_state(str(tmp_path / "checkpoint"))
+
+
+def test_a_tilde_is_the_home_folder_as_it_is_for_loading(loop, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    record = loop(batches=2).run()
+    assert record.accelerator.save_state("~/checkpoint") == tmp_path / "home" / "checkpoint"
+    assert not list((tmp_path / "elsewhere").iterdir())
+    record.accelerator.load_state("~/checkpoint")
+    assert record.accelerator.applied_step == 2
