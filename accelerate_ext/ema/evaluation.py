@@ -45,7 +45,12 @@ class Evaluation:
 
     @torch.no_grad()
     def store(self, parameters: Model | None = None) -> None:
-        """Keep a copy of the model's weights, on the CPU, until `restore`."""
+        """Keep a copy of the model's weights, on the CPU, until `restore`.
+
+        Raises: RuntimeError if weights are stored already, which would be lost.
+        """
+        if self._stored is not None:
+            raise RuntimeError("weights are stored already, and would be lost: call `restore` first")
         targets = self.parameters.targets(parameters)
         self._stored = {name: _local(targets[name]).to("cpu", copy=True) for name in self.parameters.averaged}
 

@@ -94,3 +94,18 @@ def test_a_model_that_does_not_fit_is_an_error_that_names_parameters_and_stays_a
     with pytest.raises(ParameterSetError, match=r"0\.weight: must have shape \[4, 3\], has \[5, 3\]"):
         ema.copy_to(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(4)))
     assert torch.equal(other[0].weight, before)
+
+
+def test_weights_are_lent_once_at_a_time_and_the_own_ones_are_kept():
+    model = nn.Linear(2, 1)
+    ema = EMA(model, decay=0.9)
+    ema.update(1)
+    with torch.no_grad():
+        model.weight.add_(1)
+    own = model.weight.detach().clone()
+    with ema.averaged_weights():
+        with pytest.raises(RuntimeError, match=r"stored already.* call `restore` first"), ema.averaged_weights():
+            pass
+        with pytest.raises(RuntimeError, match="stored already"):
+            ema.store()
+    assert torch.equal(model.weight, own)
