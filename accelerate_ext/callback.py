@@ -90,11 +90,11 @@ class AppliedStepCallback(TrainerCallback):
                 f"the Trainer's optimizer must be prepared by Accelerate, got {type(optimizer).__name__}: "
                 "applied updates cannot be told from skipped ones"
             )
-        counted = isinstance(optimizer, CountedOptimizer)
         self._optimizer = count_steps_of(optimizer)
-        if not counted:
+        if not self._is_told_by(self._optimizer):  # else it counts on, after an error that the Trainer recovered from
             self._passes = BackwardPasses()
             self._optimizer.start_counting(None, self._passes)
+            self._optimizer.restart(Ledger().state_dict())
         if state.global_step:
             self._resume(args, state, self._optimizer)
         self._counts = Ledger(**self._read().state_dict())
@@ -109,7 +109,7 @@ class AppliedStepCallback(TrainerCallback):
     ) -> None:
         optimizer = self._optimizer
         count = getattr(optimizer, "count", None)
-        if optimizer is not None and count is not None and optimizer.attempts is None:
+        if optimizer is not None and count is not None and optimizer.passes is self._passes:
             # DeepSpeed: the engine has stepped within backward(), and no attached Accelerator saw it
             count(Verdict(skipped=bool(getattr(optimizer.optimizer, "overflow", False))))
 
@@ -152,7 +152,7 @@ class AppliedStepCallback(TrainerCallback):
     ) -> None:
         self._counts = Ledger(**self._read().state_dict())
         optimizer, self._optimizer = self._optimizer, None
-        if optimizer is not None and optimizer.attempts is None:
+        if isinstance(optimizer, CountedOptimizer) and optimizer.passes is self._passes:
             stop_counting_steps_of(optimizer)
         stop = self.stop_at_applied_step
         if stop is not None and self._counts.applied < stop:
@@ -164,7 +164,14 @@ class AppliedStepCallback(TrainerCallback):
             )
 
     def _read(self) -> Ledger:
-        return self._counts if self._optimizer is None else self._optimizer.tally.read()
+        """The counts as they stand; the last ones where another callback has ended the counting."""
+        optimizer = self._optimizer
+        return optimizer.tally.read() if isinstance(optimizer, CountedOptimizer) else self._counts
+
+    def _is_told_by(self, optimizer: CountedOptimizer) -> bool:
+        """Whether the optimizer counts already, for an attached Accelerator or for this callback."""
+        attempts, passes = (getattr(optimizer, name, None) for name in ("attempts", "passes"))
+        return attempts is not None or passes is self._passes
 
     def _resume(self, args: TrainingArguments, state: TrainerState, optimizer: CountedOptimizer) -> None:
         stored = _stored_in(state).get(_IN_STATE)
@@ -175,6 +182,8 @@ class AppliedStepCallback(TrainerCallback):
                 "updates, as the optimizer's state says",
                 stacklevel=2,
             )
+        if optimizer.attempts is not None:
+            optimizer.attempts.restart(dict(stored))
         optimizer.restart(dict(stored))
         given = args.resume_from_checkpoint
         is_named = isinstance(given, str) and Path(given).is_dir()

@@ -237,3 +237,57 @@ def test_the_averages_of_this_package_go_through_a_training_and_a_resume(make, t
     assert later.step == 5
     for one, other in zip(ema.state_dict()["averages"], later.state_dict()["averages"], strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Fails(transformers.TrainerCallback):
+    """Ends the training with an error in its third step, once."""
+
+    is_due = True
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 3 and self.is_due:
+            self.is_due = False
+            raise ZeroDivisionError
+
+
+def test_a_new_callback_counts_after_a_training_that_ended_with_an_error(make):
+    first, second = accelerate_ext.AppliedStepCallback(), accelerate_ext.AppliedStepCallback()
+    trainer = make(first)
+    trainer.add_callback(Fails())
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    assert first.applied_step == 3
+    trainer.remove_callback(first)
+    trainer.add_callback(second)
+    trainer.train()
+    assert (second.applied_step, second.attempted_step) == (6, 6)
+
+
+def test_the_same_callback_counts_on_when_training_begins_again_after_an_error(make):
+    """As `auto_find_batch_size` does: the weights keep what was applied to them."""
+    callback = accelerate_ext.AppliedStepCallback()
+    trainer = make(callback)
+    trainer.add_callback(Fails())
+    with pytest.raises(ZeroDivisionError):
+        trainer.train()
+    trainer.train()
+    assert callback.applied_step == 9
+
+
+def test_two_callbacks_count_the_same(make):
+    first, second = accelerate_ext.AppliedStepCallback(), accelerate_ext.AppliedStepCallback(stop_at_applied_step=4)
+    trainer = make(first, [1])
+    trainer.add_callback(second)
+    trainer.train()
+    assert (first.applied_step, first.attempted_step) == (second.applied_step, second.attempted_step) == (4, 5)
+    assert type(trainer.optimizer) is accelerate.optimizer.AcceleratedOptimizer
+
+
+def test_a_resume_takes_up_the_counts_of_an_attached_accelerator_too(make, tmp_path):
+    make(accelerate_ext.AppliedStepCallback(), [1]).train()
+    callback = accelerate_ext.AppliedStepCallback()
+    trainer = make(callback)
+    accelerate_ext.attach(trainer.accelerator)
+    trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
+    assert (callback.attempted_step, callback.applied_step) == (6, 5)
+    assert (trainer.accelerator.attempted_step, trainer.accelerator.applied_step) == (6, 5)
