@@ -74,13 +74,11 @@ class Conditions:
     def _is_other_mode(self, path: Path, busy: list[Path]) -> bool:
         """Whether a path without a step belongs to another way to run the script, such as a step in a hook.
 
-        A run is in one mode from start to end, so the flag is either that of its step or never set.
+        A run is in one mode from start to end, so the flag is either that of its step or never set: no path with a
+        step may belong to the mode of this one.
         """
-        return any(
-            _flipped(condition) in other.conditions and nature(self.script, condition) is Nature.MODE
-            for condition in path.conditions
-            for other in busy
-        )
+        modes = [_flipped(item) for item in path.conditions if nature(self.script, item) is Nature.MODE]
+        return all(any(mode in other.conditions for mode in modes) for other in busy)
 
     def _by_period(self, condition: Condition, line: int) -> Refusal:
         text = self.script.source.segment(condition.node)

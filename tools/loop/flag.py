@@ -110,9 +110,9 @@ class Flags:
         if self.counted is not None:
             mine = [site for site in sites if self._is_counted(site)]
             if mine:
-                kept = [Path(tuple(site for site in p.steps if site in mine), p.conditions) for p in paths]
-                return kept, mine
-            if together or len({site.who for site in sites}) > 1:
+                paths = [Path(tuple(site for site in p.steps if site in mine), p.conditions) for p in paths]
+                sites, together = mine, []
+            elif together or len({site.who for site in sites}) > 1:
                 return several(sites, f"`--counted-optimizer {self.counted}` names none of them")
         if together:
             owners = " or ".join(dict.fromkeys(f"--counted-optimizer {site.owner}" for site in sites))

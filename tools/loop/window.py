@@ -257,6 +257,7 @@ class Windows:
         handled = {*window.cleared, *window.kept, *self._restarted, *self.traits.counters_in(outer)}
         text = "\n".join(self.script.source.segment(node) for node in block)
         read = {name for name in gathered if re.search(names.word_pattern(name, r"[\w.]"), text)}
+        handled |= {names.root(name) for name in window.cleared}  # an item that is cleared stands for its container
         for name in sorted(read - handled):
             if name in self._sums(block[0]) and not names.counts_data(name):
                 window.never_cleared.append(name)
