@@ -74,7 +74,8 @@ class Blocks:
             state = self.flow.before.get(node)
             if state is None or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 continue
-            if state.sync is False or not (state.is_after_step or self.script.shows_signs(node)):
+            is_of_interest = state.is_after_step or self.script.shows_signs(node) or self.traits.steps(node)
+            if state.sync is False or not is_of_interest:
                 continue  # never reached at a boundary, or nothing to see
             if isinstance(node, ast.If) and self.flow.tests[node].is_flagged:
                 result = self._flagged(node, self.flow.tests[node], state, scope, block[index + 1 :])

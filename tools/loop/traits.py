@@ -74,7 +74,7 @@ class Traits:
             and self.objects.kind(self.script.places[node].scope, owner) == "bar"
         )
 
-    def _asks_flag(self, node: ast.Expr) -> bool:
+    def _asks_flag(self, node: ast.stmt) -> bool:
         """Whether a boundary flag decides how far a call moves something."""
         scope, clauses = self.script.places[node].scope, self.flow.clauses
         items = [item for item in expressions(node) if isinstance(item, (ast.Name, ast.Attribute))]
@@ -133,7 +133,7 @@ class Traits:
         call = call_of(node)
         function = self.script.function(self.script.places[node].scope, call) if call is not None else None
         is_counting = function is not None and self._function_counts(function)
-        return is_counting and not (isinstance(node, ast.Expr) and self._asks_flag(node))
+        return is_counting and not (isinstance(node, (ast.Expr, ast.Assign)) and self._asks_flag(node))
 
     def _function_counts(self, function: Scope) -> bool:
         """Whether a function counts shared state without asking for a boundary itself."""
@@ -181,12 +181,10 @@ class Traits:
         for item in ast.walk(test):
             if isinstance(item, ast.BinOp) and isinstance(item.op, ast.Mod) and _reads(item.left, wanted):
                 return True
-            if (
-                isinstance(item, ast.Compare)
-                and isinstance(item.ops[0], (ast.Eq, ast.In))
-                and _reads(item.left, wanted)
-            ):
-                return True
+            if isinstance(item, ast.Compare) and isinstance(item.ops[0], (ast.Eq, ast.In)):
+                sides = [item.left, *(item.comparators if isinstance(item.ops[0], ast.Eq) else ())]
+                if any(_reads(side, wanted) for side in sides):
+                    return True
         return False
 
     def asks_counter(self, test: ast.expr, counters: Iterable[str]) -> bool:

@@ -31,6 +31,7 @@ from ..loop.tree import calls_of, within
 from ..work import Work
 
 _KIND = "flag as argument"
+_SHOWS = ("bool", "int", "float", "str", "repr", "print", "write", "debug", "info")  # what is shown decides nothing
 
 
 def follow_arguments(work: Work) -> None:
@@ -53,7 +54,7 @@ def _follow(work: Work, node: ast.stmt, call: ast.Call, value: ast.expr, owner: 
     name = last(key(call.func) or "a call")
     function = work.script.function(scope, call)
     parameter = _parameter(function, call, value)
-    if name in ("bool", "int", "print") or (function is None and work.traits.logs_or_saves(node)):
+    if name in _SHOWS or (function is None and work.traits.logs_or_saves(node)):
         return
     refusal = _refusal(work, function, parameter, name)
     if work.options.follow_arguments is False or (refusal is not None and not work.options.follow_arguments):

@@ -85,8 +85,8 @@ def _uses(work: Work, node: ast.stmt) -> Iterator[tuple[ast.expr, Clause]]:
 
 
 def _prints(node: ast.Expr) -> bool:
-    called = node.value.func if isinstance(node.value, ast.Call) else None
-    return isinstance(called, (ast.Name, ast.Attribute)) and last(key(called) or "") in ("print", "write", "debug")
+    called = key(node.value.func) if isinstance(node.value, ast.Call) else None
+    return last(called or "") in ("print", "write", "debug", "info")
 
 
 def _refuse(work: Work, node: ast.stmt) -> None:
