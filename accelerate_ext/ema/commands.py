@@ -23,6 +23,7 @@ from .command_options import (
     wanted,
 )
 from .inputs import find_sources, incomplete_snapshots
+from .plan import BYTES_EACH, DISTANCE
 from .plan import plan as make_plan
 from .plot_commands import plot
 from .reconstruct import reconstruct as build
@@ -49,6 +50,16 @@ ema.add_command(sweep)
 @click.option("--num-averages", type=click.IntRange(1, 3), default=2, show_default=True)
 @click.option("--wanted", type=(WIDTH, WIDTH), default=(0.02, 0.25), show_default=True, help="Range to be asked for.")
 @click.option("--spacing", type=click.Choice(["end", "even"]), default="end", show_default=True)
+@click.option(
+    "--dtype", type=click.Choice(list(BYTES_EACH)), default="float32", show_default=True, help="Of snapshots."
+)
+@click.option(
+    "--distance",
+    type=click.FloatRange(0, min_open=True),
+    default=DISTANCE,
+    show_default=True,
+    help="Of a 0.05 wide average from the model, over the norm of the weights; 16 bits are compared with it.",
+)
 @click.option("--parameters", type=click.IntRange(1), help="Size of the model, to say what the snapshots take.")
 @as_json
 def plan(total: int, sigma_rel: tuple[float, ...], parameters: int | None, as_json: bool, **chosen: Any) -> None:
@@ -56,13 +67,14 @@ def plan(total: int, sigma_rel: tuple[float, ...], parameters: int | None, as_js
     made = make_plan(total, sigma_rel=sigma_rel or None, **chosen)
     size = made.num_bytes(parameters) if parameters else None
     if as_json:
-        show = {"times": made.times, "sigma_rel": made.sigma_rel, "worst_error": made.worst_error, "num_bytes": size}
+        show = {name: getattr(made, name) for name in ("times", "sigma_rel", "dtype", "worst_error")}
+        show |= {"num_bytes": size}
         click.echo(json.dumps(show | {"errors": {f"{width:g}": error for width, error in made.errors.items()}}))
         return
     click.echo(f"keep sigma_rel  {', '.join(f'{width:g}' for width in made.sigma_rel)}")
     click.echo(f"snapshots at    {', '.join(map(str, made.times))}")
     if size is not None:
-        click.echo(f"space           {readable(size)} in float32")
+        click.echo(f"space           {readable(size)} in {made.dtype}")
     click.echo("expected error  " + ", ".join(f"{width:.3g}: {error:.2g}" for width, error in made.errors.items()))
 
 
@@ -123,7 +135,7 @@ def fit(
             width = stored_width(source.gamma)
             stored = "-" if width is None else f"{width:.4f}"
             click.echo(f"{source.step:>12g}  {stored:>8}  " + "  ".join(f"{weight:>12.6f}" for weight in row))
-    raise click.exceptions.Exit(int(max_error is not None and max(result.predicted_error) > max_error))
+    raise click.exceptions.Exit(int(max_error is not None and not max(result.predicted_error) <= max_error))
 
 
 @ema.command()

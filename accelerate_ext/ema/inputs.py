@@ -119,10 +119,10 @@ def _in_path(path: Path, options: InputOptions, table: Mapping[str, float]) -> l
         raise FileNotFoundError(f"there is no file or folder {path}")
     if path.is_file():
         if NAME.fullmatch(path.name):
-            return [_from_snapshot(Snapshot.read(path))]
+            return [source_of(Snapshot.read(path))]
         return [_checkpoint(path, path, options, table)]
     if any(NAME.fullmatch(child.name) for child in path.iterdir()):
-        found = [_from_snapshot(snapshot) for snapshot in list_snapshots(path)]
+        found = [source_of(snapshot) for snapshot in list_snapshots(path)]
         if incomplete := incomplete_snapshots(path):
             listed = ", ".join(map(str, incomplete[:5]))
             warnings.warn(f"left out, files of other ranks are missing: {listed}", InputWarning, stacklevel=4)
@@ -203,7 +203,8 @@ def _step_of(named: Path, weights: Path, table: Mapping[str, float]) -> float:
     return step
 
 
-def _from_snapshot(snapshot: Snapshot) -> Source:
+def source_of(snapshot: Snapshot) -> Source:
+    """A snapshot of ours as a source. Raises: SnapshotError if its metadata contradict each other."""
     if abs(gamma_from_sigma_rel(snapshot.sigma_rel) - snapshot.gamma) > 1e-9 * (1 + snapshot.gamma):
         raise SnapshotError(
             f"{snapshot.path}: gamma {snapshot.gamma} and sigma_rel {snapshot.sigma_rel} in the metadata do not "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
+from .clock import whole
 from .fit import fit
 from .header import SnapshotError
-from .profile import MAX_SIGMA_REL, gamma_from_sigma_rel
+from .inputs import source_of
+from .motion import Motion, measure_motion
+from .plan import number_problem, range_problem, wanted_widths
+from .prepare import allow_open_files, check_same_model
+from .profile import Array, gamma_from_sigma_rel
 from .snapshot import Snapshot, list_snapshots
-
-NUM_WANTED = 13
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,9 @@ def thin(
     that ends at the last snapshot; those of the last time stay. The first ones carry the wide averages, the last ones
     the narrow ones, so that it is the middle that gets thinner.
 
+    The expected errors are those that `reconstruct` tells: by how the stored averages show the weights to move, and
+    with the rounding of 16 bits.
+
     Args:
         max_error: go on as long as the expected error, as a fraction of the distance from the model's own weights,
             stays at or below this.
@@ -50,39 +57,41 @@ def thin(
         wanted: smallest and largest width that will be asked for.
         dry_run: only say what would be removed.
     Raises: ValueError unless `max_error` or `keep` is given, or if more than `max_error` is expected already;
-        SnapshotError if the folder holds no snapshots, or those of several runs.
+        SnapshotError if the folder holds no snapshots, or those of several runs or models.
     """
-    _check(max_error, keep, wanted)
+    keep = _checked(max_error, keep, wanted)
     found = _snapshots_of_one_run(Path(directory))
-    widths = [gamma_from_sigma_rel(float(width)) for width in np.geomspace(*wanted, NUM_WANTED)]
-    kept, before = list(found), _worst_error(found, widths)
+    expected = _Expected.of(found, wanted)
+    kept = list(range(len(found)))
+    before = after = expected.worst_error(kept)
     if max_error is not None and before > max_error:
         raise ValueError(
             f"all {len(found)} snapshots in {directory} give an expected error of {before:.2g} over {wanted}, above "
             f"max_error={max_error:g} already; nothing was removed"
         )
-    removed, after = [], before
+    removed: list[int] = []
     while keep is None or len(kept) > keep:
-        error, candidate = _least_missed(kept, widths)
-        if candidate is None or (max_error is not None and error > max_error):
+        error, candidate = expected.least_missed(kept)
+        if candidate is None or (max_error is not None and not error <= max_error):
             break
         kept.remove(candidate)
         removed.append(candidate)
         after = error
-    paths = [
-        path for snapshot in removed for path in reversed(snapshot.paths)
-    ]  # the file that a set is listed by last
+    gone = tuple(found[index] for index in removed)
+    paths = [path for snapshot in gone for path in reversed(snapshot.paths)]  # the file that a set is listed by last
     size = sum(path.stat().st_size for path in paths)
     for path in [] if dry_run else paths:
         path.unlink()
-    return Thinning(tuple(removed), tuple(kept), before, after, size)
+    return Thinning(gone, tuple(found[index] for index in kept), before, after, size)
 
 
-def _check(max_error: float | None, keep: int | None, wanted: tuple[float, float]) -> None:
+def _checked(max_error: object, keep: object, wanted: object) -> int | None:
     if (max_error is None) == (keep is None):
         raise ValueError(f"give either `max_error` or `keep`, got max_error={max_error} and keep={keep}")
-    if not 0 < wanted[0] <= wanted[1] <= MAX_SIGMA_REL:
-        raise ValueError(f"`wanted` must be two rising widths in (0, {MAX_SIGMA_REL:.4f}], got {wanted}")
+    wrong = [range_problem(wanted), None if max_error is None else number_problem("max_error", max_error)]
+    if said := [problem for problem in wrong if problem]:
+        raise ValueError("; ".join(said))
+    return None if keep is None else whole(keep, "keep", 1)
 
 
 def _snapshots_of_one_run(directory: Path) -> list[Snapshot]:
@@ -96,20 +105,49 @@ def _snapshots_of_one_run(directory: Path) -> list[Snapshot]:
     return found
 
 
-def _least_missed(kept: Sequence[Snapshot], widths: Sequence[float]) -> tuple[float, Snapshot | None]:
-    last = kept[-1].t
-    errors = [
-        (_worst_error([*kept[:index], *kept[index + 1 :]], widths), index)
-        for index, snapshot in enumerate(kept)
-        if snapshot.t < last
-    ]
-    if not errors:
-        return 0.0, None
-    error, index = min(errors)
-    return error, kept[index]
+@dataclass(frozen=True)
+class _Expected:
+    """What to expect of averages that end at the last snapshot, built from any choice of the snapshots.
 
+    Shapes: t, gamma (I,); widths (O,), as gammas.
+    """
 
-def _worst_error(kept: Sequence[Snapshot], widths: Sequence[float]) -> float:
-    """Largest expected error of what is built at the last time."""
-    t, gamma = [snapshot.t for snapshot in kept], [snapshot.gamma for snapshot in kept]
-    return float(fit(t, gamma, [kept[-1].t] * len(widths), widths).predicted_error.max())
+    t: Array
+    gamma: Array
+    widths: Array
+    motion: Motion
+
+    @classmethod
+    def of(cls, found: Sequence[Snapshot], wanted: tuple[float, float]) -> _Expected:
+        """As the snapshots themselves tell of the run: its pace, and what their rounding is compared with."""
+        sources = [source_of(snapshot) for snapshot in found]
+        with contextlib.ExitStack() as stack:
+            allow_open_files(sum(len(source.files) for source in sources))
+            readers = [stack.enter_context(contextlib.closing(source.open())) for source in sources]
+            names, _ = check_same_model(sources, readers)
+            motion = measure_motion(sources, readers, names)
+        t, gamma = (np.array([getattr(source, field) for source in sources]) for field in ("t", "gamma"))
+        return cls(t, gamma, np.array([gamma_from_sigma_rel(width) for width in wanted_widths(wanted)]), motion)
+
+    def worst_error(self, kept: Sequence[int]) -> float:
+        """The largest expected error over the wanted range."""
+        at, end, motion = list(kept), np.full(len(self.widths), self.t[-1]), self.motion
+        made = fit(
+            self.t[at],
+            self.gamma[at],
+            end,
+            self.widths,
+            noise=motion.noise[at],
+            offset=motion.offset,
+            pace=motion.pace,
+        )
+        return float(made.predicted_error.max())
+
+    def least_missed(self, kept: Sequence[int]) -> tuple[float, int | None]:
+        """The snapshot without which the largest error is smallest, and that error; those of the last time stay."""
+        errors = [
+            (self.worst_error([other for other in kept if other != index]), index)
+            for index in kept
+            if self.t[index] < self.t[-1]
+        ]
+        return min(errors, default=(0.0, None))

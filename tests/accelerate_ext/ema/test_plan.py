@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from accelerate_ext.ema import plan
 from accelerate_ext.ema.fit import fit
@@ -118,3 +119,53 @@ def test_all_that_is_wrong_is_told_at_once():
 def test_a_plan_of_a_short_run_has_no_time_twice():
     assert plan(3, 3).times == (1, 2, 3)
     assert plan(5, 5, spacing="even").times == (1, 2, 3, 4, 5)
+
+
+def test_the_smallest_plan_may_be_a_single_snapshot():
+    assert plan(100, max_error=0.01, wanted=(0.05, 0.05), sigma_rel=0.05).times == (100,)
+    assert plan(1, max_error=0.5, wanted=(0.1, 0.1)).times == (1,)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_expected_error_holds_for_snapshots_in_16_bits(dtype):
+    distance = 0.02
+    made = plan(1500, 8, sigma_rel=(0.05, 0.10), wanted=(0.05, 0.2), dtype=dtype, distance=distance)
+    generator = np.random.default_rng(0)
+    walk = generator.standard_normal((1500, 4000)).cumsum(0)
+    scale = np.sqrt(1500 / (2 * gamma_from_sigma_rel(0.05) + 3)) / distance
+    walk += generator.standard_normal(4000) * scale
+    t, gamma = zip(*[(t, gamma_from_sigma_rel(s)) for t in made.times for s in made.sigma_rel], strict=True)
+    exact = np.stack([step_weights(time, power) @ walk[:time] for time, power in zip(t, gamma, strict=True)])
+    stored = torch.from_numpy(exact).to(getattr(torch, dtype)).double().numpy()
+    noise = ((stored - exact) ** 2).mean(axis=1)
+    for width, expected in made.errors.items():
+        power = gamma_from_sigma_rel(width)
+        got = fit(t, gamma, 1500, power, noise=noise).weights[:, 0] @ stored
+        wanted = step_weights(1500, power) @ walk
+        error = np.linalg.norm(got - wanted) / np.linalg.norm(wanted - walk[-1])
+        assert 0.6 * expected < error < 1.6 * expected
+    assert made.worst_error > 1.5 * plan(1500, 8, sigma_rel=(0.05, 0.10), wanted=(0.05, 0.2)).worst_error
+
+
+def test_16_bits_take_half_the_space_and_are_named_where_they_are_too_coarse():
+    assert plan(1000, 4, sigma_rel=(0.05, 0.10), dtype="float16").num_bytes(10**6) == 2 * 2 * 4 * 10**6
+    with pytest.raises(ValueError, match="or store float32 instead of bfloat16"):
+        plan(1000, 16, sigma_rel=(0.05, 0.10), dtype="bfloat16", max_error=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"dtype": "float64"}, "`dtype` must be one of float32, bfloat16, float16, got 'float64'"),
+        ({"distance": 0.0}, "`distance` must be a number above 0, got 0.0"),
+        ({"distance": "far"}, "`distance` must be a number above 0, got 'far'"),
+    ],
+)
+def test_what_is_stored_must_be_known(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        plan(100, 4, **arguments)
+
+
+def test_a_width_as_text_is_no_sequence_of_widths():
+    with pytest.raises(TypeError, match=r"`sigma_rel` must be numbers, got the text '0.05'"):
+        plan(100, 4, sigma_rel="0.05")

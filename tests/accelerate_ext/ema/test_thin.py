@@ -1,10 +1,11 @@
 """Thinning: what goes is what is missed least, and what is said of the error holds for what stays."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from accelerate_ext.ema import PostHocEMA, SnapshotError, list_snapshots, thin
+from accelerate_ext.ema import PostHocEMA, SnapshotError, list_snapshots, reconstruct, thin
 from accelerate_ext.ema.plan import predicted_errors
 
 
@@ -86,3 +87,43 @@ def test_a_folder_of_several_runs_is_refused(tmp_path):
         path.rename(tmp_path / path.name)
     with pytest.raises(SnapshotError, match=r"several runs: a \(updates\), b \(updates\)"):
         thin(tmp_path, keep=1)
+
+
+@pytest.mark.filterwarnings("ignore::accelerate_ext.ema.ReconstructionWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_the_expected_errors_are_those_of_a_reconstruction_rounding_included(known_run, dtype):
+    folder = known_run.save_all(8, dtype=dtype)
+    made = thin(folder, keep=10, wanted=(0.04, 0.2), dry_run=True)
+    widths = np.geomspace(0.04, 0.2, 13).tolist()
+    expected = reconstruct(folder, widths, dry_run=True, force=True).predicted_error
+    assert made.error_before == pytest.approx(max(expected))
+    for snapshot in made.removed:
+        snapshot.path.unlink()
+    left = reconstruct(folder, widths, force=True).predicted_error
+    assert made.error_after == pytest.approx(max(left), rel=0.5)  # it is judged by less now
+
+
+def test_coarse_snapshots_do_not_hide_behind_a_bound_that_exact_ones_would_keep(known_run):
+    folder = known_run.save_all(16, dtype=torch.bfloat16)
+    with pytest.raises(ValueError, match="already; nothing was removed"):
+        thin(folder, max_error=0.02, wanted=(0.05, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"max_error": float("nan")}, ValueError, "`max_error` must be a number above 0, got nan"),
+        ({"max_error": 0}, ValueError, "`max_error` must be a number above 0, got 0"),
+        ({"max_error": "x"}, ValueError, "`max_error` must be a number above 0, got 'x'"),
+        ({"keep": 0}, ValueError, "`keep` must be 1 or more, got 0"),
+        ({"keep": 2.5}, TypeError, "`keep` must be a whole number, got 2.5"),
+        ({"keep": 3, "wanted": (0.1,)}, ValueError, "`wanted` must be two rising widths"),
+        ({"keep": 3, "wanted": ("a", "b")}, ValueError, "`wanted` must be two rising widths"),
+        ({"keep": 3, "wanted": (0.2, 0.1)}, ValueError, "`wanted` must be two rising widths"),
+    ],
+)
+def test_bad_numbers_remove_nothing(tmp_path, arguments, error, text):
+    run(tmp_path, num=4)
+    with pytest.raises(error, match=text):
+        thin(tmp_path, **arguments)
+    assert len(list_snapshots(tmp_path)) == 8
