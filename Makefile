@@ -41,7 +41,7 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 
 figures: $(VENV)/ready
-	$(BIN)/python -m benchmarks.figures docs/images
+	$(BIN)/python docs/figures.py docs/images
 
 package: .venv-package/ready
 	rm -rf dist

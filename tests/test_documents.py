@@ -17,20 +17,20 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "COLUMNS": "100",
+}
 PROGRAMS = {"python": [sys.executable], "accelerate-ext": [sys.executable, "-m", "accelerate_ext.cli"]}
 
 
 def output_of(command: str, folder: Path) -> str:
     """What a shown command writes to stdout, run in a folder that looks like the repository."""
     program, *arguments = shlex.split(command)
-    environment = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-        "COLUMNS": "100",
-    }
     run = subprocess.run(
-        [*PROGRAMS[program], *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [*PROGRAMS[program], *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
     )
     assert run.returncode in (0, 1), f"{command} ended with {run.returncode}:\n{run.stderr[-3000:]}"
     return run.stdout
@@ -59,6 +59,20 @@ def test_shown_outputs_are_what_the_commands_print(document: Path, tmp_path: Pat
 def test_links_lead_somewhere(document: Path) -> None:
     links = LINK.findall(document.read_text(encoding="utf-8"))
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+@pytest.mark.processes
+@pytest.mark.xdist_group("documents")
+def test_the_figures_are_those_that_are_made_and_each_is_shown(tmp_path: Path) -> None:
+    figures = ROOT / "docs" / "figures.py"
+    run = subprocess.run(
+        [sys.executable, figures, tmp_path], env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    made = sorted(path.name for path in tmp_path.iterdir() if path.read_bytes().startswith(b"\x89PNG"))
+    assert made == sorted(path.name for path in (ROOT / "docs" / "images").iterdir())
+    links = [link for document in DOCUMENTS for link in LINK.findall(document.read_text(encoding="utf-8"))]
+    assert sorted({Path(link).name for link in links if link.endswith(".png")}) == made
 
 
 def test_the_table_of_codes_is_that_of_the_tools() -> None:
