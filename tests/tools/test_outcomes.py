@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools.rewrite import Options, rewrite
+from tools.site import Outcome
 
 IDIOMS = Path(__file__).parent.parent / "idioms"
 OUTCOMES = IDIOMS / "outcomes"
@@ -31,6 +32,15 @@ def test_the_report_and_the_changed_lines_are_the_recorded_ones(name, outcome):
     if os.environ.get("UPDATE_OUTCOMES"):
         record.write_text(text, encoding="utf-8")
     assert record.read_text(encoding="utf-8") == text
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_what_was_rewritten_is_not_refused_when_it_is_read_again(name):
+    options = Options(counted_optimizer=COUNTED.get(name))
+    once = rewrite(LOOPS[name].read_bytes(), options)
+    again = rewrite(once.after, options)
+    codes = [[site.code for site in result.sites if site.outcome is Outcome.REFUSED] for result in (once, again)]
+    assert set(codes[1]) <= set(codes[0])
 
 
 def test_every_record_belongs_to_a_loop():

@@ -26,6 +26,7 @@ from ..loop.clauses import Clause
 from ..loop.names import key, last
 from ..loop.obstacles import Refusal
 from ..loop.tree import assigned, expressions
+from ..site import Outcome
 from ..work import Work
 
 _KIND = "flag in an expression"
@@ -54,7 +55,11 @@ def follow_expressions(work: Work) -> None:
             work.keep(flag)
             work.rewritten(value, _KIND, "expression-gated", f"counts applied updates: `not {flag.text}`")
         is_alias = any(work.clauses.read(value, scope, node).is_flagged for _, value in assigned(node))
-        if not is_alias and not any(site.line == node.lineno for site in work.sites):
+        if is_alias or any(site.line == node.lineno for site in work.sites):
+            continue
+        if _asks_both(work, node):
+            work.report(node, _KIND, "applied", Outcome.RIGHT, "already gated: asks whether the update was applied")
+        else:
             _refuse(work, node)
 
 
@@ -82,6 +87,19 @@ def _uses(work: Work, node: ast.stmt) -> Iterator[tuple[ast.expr, Clause]]:
         test = work.clauses.read(item, scope, node)
         if len(test.clauses) == 1 and test.needs_sync is not None and key(item) is not None:
             yield item, test.needs_sync
+
+
+def _asks_both(work: Work, node: ast.stmt) -> bool:
+    """Whether each boundary flag of a statement stands next to the skip flag, so that applied updates count."""
+    scope, items = work.script.places[node].scope, expressions(node)
+    both = []
+    for item in items:
+        if isinstance(item, ast.BoolOp):
+            test = work.clauses.read(item, scope, node)
+            both += [item] if test.needs_sync is not None and test.needs_applied is not None else []
+    inside = {id(part) for item in both for part in ast.walk(item)}
+    flags = [item for item in items if isinstance(item, ast.Attribute) and item.attr == "sync_gradients"]
+    return bool(both) and all(id(item) in inside for item in flags)
 
 
 def _prints(node: ast.Expr) -> bool:

@@ -54,13 +54,18 @@ def is_by_modulo(work: Work, block: Block) -> bool:
     if block.state.sync is not None or work.objects.accumulation != "maybe":
         return False
     tests = [node.test for node in work.script.ancestors(block.node) if isinstance(node, ast.If)]
-    tests += [node.test for node in block.statements if isinstance(node, ast.If) and len(block.statements) == 1]
-    for test in tests:
+    tests += [block.node.test] if block.test is not None and isinstance(block.node, ast.If) else []
+    for test in [part for whole in tests for part in _parts(whole)]:
         name = key(test)
         values = [item.value for item in work.script.bindings(block.scope, name)] if name is not None else [test]
         if any(value is not None and re.search(r"%[^=]*accum", work.layout.text(value)) for value in values):
             return True
     return False
+
+
+def _parts(test: ast.expr) -> list[ast.expr]:
+    """The clauses of a test that must all hold."""
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
 
 
 class _Reader:
