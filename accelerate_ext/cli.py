@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from .ema.commands import ema
-from .ema.sweep import MetricError
+from .ema.metric import MetricError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -4,6 +4,7 @@ from .average import EMA
 from .check import Check, check
 from .fit import Fit
 from .inputs import InputOptions, find_sources
+from .metric import MetricError
 from .parameters import ParameterSetError
 from .plan import Plan, plan
 from .posthoc import PostHocEMA
@@ -11,7 +12,7 @@ from .profile import gamma_from_sigma_rel, sigma_rel_from_gamma
 from .reconstruct import reconstruct
 from .result import Reconstruction, ReconstructionError, ReconstructionWarning
 from .snapshot import Snapshot, SnapshotError, list_snapshots
-from .sweep import MetricError, Sweep, sweep
+from .sweep import Sweep, sweep
 from .thin import Thinning, thin
 
 __all__ = [

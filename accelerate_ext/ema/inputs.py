@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..checkpoint import StoredCounts
 from .header import SnapshotError
-from .profile import RAW, check_t, gamma_from_sigma_rel
+from .profile import RAW, gamma_from_sigma_rel
 from .readers import FileReader, Reader, open_weights, rank_files
 from .snapshot import NAME, Snapshot, list_snapshots, shard_paths
+from .steps import WEIGHTS, StepTable, read_table, step_of
 from .torch_file import TorchReader
 
-WEIGHTS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 PEER_NAME = re.compile(r"(?P<index>\d+)\.(?P<step>\d+)\.pt")
-NAMED_STEP = re.compile(r"(?:steps?|iter|iteration|checkpoint|ckpt)[=_-]?(\d+)", re.IGNORECASE)
 OUTPUT_PREFIX = "reconstructed-"
 """How files that reconstruction writes begin, so that they are never taken for its inputs."""
 
 
 class InputWarning(UserWarning):
     """Something in a folder of snapshots that is not used."""
-
-
-StepTable = Mapping[str, float] | str | Path
 
 
 @dataclass(frozen=True)
@@ -89,23 +82,16 @@ def find_sources(paths: str | Path | Sequence[str | Path], options: InputOptions
     Raises: SnapshotError naming the file or folder that cannot be used; FileNotFoundError.
     """
     options = options or InputOptions()
-    table = _read_table(options.steps)
+    table = read_table(options.steps)
     sources: list[Source] = []
-    for path in [paths] if isinstance(paths, str | Path) else paths:
+    every = [paths] if isinstance(paths, str | Path) else list(paths)
+    if not every:
+        raise ValueError("give at least one file or folder that holds stored weights, got none")
+    for path in every:
         sources += _in_path(Path(path), options, table)
     sources.sort(key=lambda source: (source.t, -source.gamma))
     _check_one_run(sources)
     return sources
-
-
-def step_from_name(path: Path) -> int | None:
-    """The step that a file or folder name states: after a word such as ``step``, else the last number."""
-    name = path.name
-    for suffix in WEIGHTS:
-        name = name.removesuffix(suffix)
-    named = NAMED_STEP.findall(name)
-    numbers = named or re.findall(r"\d+", name)
-    return int(numbers[-1]) if numbers else None
 
 
 def incomplete_snapshots(folder: Path) -> list[Path]:
@@ -184,23 +170,9 @@ def _weights_in(folder: Path, options: InputOptions) -> Path | None:
 def _checkpoint(named: Path, weights: Path, options: InputOptions, table: Mapping[str, float]) -> Source:
     if re.search(r"-\d{5}-of-\d{5}\.", weights.name):
         raise SnapshotError(f"{weights} is one part of a checkpoint; give its folder, with the .index.json in it")
-    step = _step_of(named, weights, table)
+    step = step_of(named, weights, table)
     unit = "" if table else "updates"
-    return Source(weights, t=check_t(step), step=step, gamma=RAW, kind="checkpoint", unit=unit, key=options.key)
-
-
-def _step_of(named: Path, weights: Path, table: Mapping[str, float]) -> float:
-    if table:
-        for name in (str(named), named.name, str(weights), weights.name):
-            if name in table:
-                return float(table[name])
-        raise SnapshotError(f"{named} is not in the table of steps; it lists: {', '.join(list(table)[:10])}")
-    if counted := StoredCounts.read(named):
-        return check_t(counted.attempts["applied"])
-    step = step_from_name(named)
-    if not step:
-        raise SnapshotError(f"{named} has no step above 0 in its name; give a table of steps (steps=, --steps)")
-    return step
+    return Source(weights, t=float(step), step=step, gamma=RAW, kind="checkpoint", unit=unit, key=options.key)
 
 
 def source_of(snapshot: Snapshot) -> Source:
@@ -263,25 +235,3 @@ def _check_one_run(sources: Sequence[Source]) -> None:
         raise SnapshotError(
             f"all inputs must count the same thing, found {listed}; give checkpoints a table of images"
         )
-
-
-def _read_table(steps: StepTable | None) -> Mapping[str, float]:
-    if steps is None or isinstance(steps, Mapping):
-        return steps or {}
-    path = Path(steps)
-    try:
-        if path.suffix == ".json":
-            return {str(name): float(step) for name, step in json.loads(path.read_text()).items()}
-        rows = [row for row in csv.reader(path.read_text().splitlines()) if row]
-        body = rows[1:] if rows and not _is_number(rows[0][1]) else rows
-        return {row[0].strip(): float(row[1]) for row in body}
-    except (ValueError, IndexError, AttributeError, TypeError) as error:
-        raise SnapshotError(f"{path} must list names and steps, as CSV or as a JSON object ({error})") from error
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -8,11 +8,9 @@ import io
 import json
 import math
 import os
-import shlex
-import subprocess
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +20,7 @@ from tqdm import tqdm
 from .fit import Kind
 from .header import SnapshotError
 from .inputs import InputOptions
+from .metric import Measure, Metric
 from .profile import check_sigma_rel
 from .reconstruct import Inputs, reconstruct
 from .result import REFUSE_ABOVE, Reconstruction, ReconstructionWarning
@@ -32,11 +31,6 @@ POINTS_OF_THE_FIT = 5
 REACH_OF_THE_FIT = 2.0  # a metric is much like a parabola this far from the best width, as a factor, and not farther
 
 Direction = Literal["min", "max"]
-Metric = Callable[[Path], float] | str | Sequence[str]
-
-
-class MetricError(RuntimeError):
-    """The metric could not be measured. What was measured before is kept."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +110,12 @@ class Sweep:
             if stored["format"] != FORMAT:
                 raise ValueError(f"its format is {stored['format']!r}")
             points = [
-                Point(p["sigma_rel"], math.nan if p["value"] is None else p["value"], p["predicted_error"])
+                Point(*(math.nan if p[name] is None else float(p[name]) for name in Point.__annotations__))
                 for p in stored["points"]
             ]
-            return cls(stored["settings"], tuple(points), stored["label"], stored["direction"])
+            if stored["direction"] not in ("min", "max"):
+                raise ValueError(f"its direction is {stored['direction']!r}")
+            return cls(dict(stored["settings"]), tuple(points), str(stored["label"]), stored["direction"])
         except (ValueError, KeyError, TypeError) as error:
             raise SnapshotError(f"{path} must be the results of a sweep, format {FORMAT!r} ({error})") from error
 
@@ -153,14 +149,16 @@ def sweep(
 
     Args:
         metric: called with the path of a ``.safetensors`` file, returns a number; or a command, in which ``{path}``
-            and ``{sigma_rel}`` are filled in and whose last line of output is the number.
+            and ``{sigma_rel}`` are filled in and whose last line of output is the number. A number that is not finite
+            is kept as missing, and not measured again.
         results: JSON file that is replaced after every measurement.
         folder: where the averages are built, ``batch`` at once, and left if ``keep``; beside ``results`` unless given.
         force: also measure widths whose predicted error is above 50 %; these are left out otherwise.
 
     Raises: MetricError if the metric fails; SnapshotError if ``results`` is of another sweep.
+    Warns: ReconstructionWarning naming widths that are left out.
     """
-    widths, results = _checked(sigma_rel, direction, batch), Path(results)
+    widths, results, measure = _checked(sigma_rel, direction, batch), Path(results), Measure(metric)
     place = Path(folder) if folder else results.parent / f"{results.stem}-averages"
 
     def build(some: Sequence[float], dry_run: bool = False) -> Reconstruction:
@@ -170,24 +168,42 @@ def sweep(
             return reconstruct(inputs, some, force=True, overwrite=True, dry_run=dry_run, **chosen)
 
     expected = build(widths, dry_run=True)
-    done = _started(results, Sweep(_settings(inputs, metric, expected, dtype), (), label, direction))
-    errors = dict(zip(widths, expected.predicted_error, strict=True))
-    measured = {point.sigma_rel for point in done.points}
-    missing = [width for width in widths if width not in measured and (force or errors[width] <= REFUSE_ABOVE)]
+    settings = _settings(inputs, measure, expected, dtype, options)
+    done = _started(results, Sweep(settings, (), label, direction))
+    missing = _missing(done, dict(zip(widths, expected.predicted_error, strict=True)), force)
     with tqdm(total=len(missing), unit=" widths", disable=not progress) as bar:
         for at in range(0, len(missing), batch):
-            for point in _points(build(missing[at : at + batch]), metric, keep):
+            for point in _points(build(missing[at : at + batch]), measure, keep):
                 done = done.with_point(point)
                 done.save(results)
                 bar.update()
     return done
 
 
-def _points(built: Reconstruction, metric: Metric, keep: bool) -> Iterator[Point]:
-    """The metric of each average that was built; the files go afterwards unless they are to be kept."""
+def _missing(done: Sweep, errors: Mapping[float, float], force: bool) -> list[float]:
+    """The widths that are not measured yet, without those that cannot be built well enough."""
+    measured = {point.sigma_rel for point in done.points}
+    missing = [width for width in errors if width not in measured]
+    far = [] if force else [width for width in missing if not errors[width] <= REFUSE_ABOVE]
+    if far:
+        listed = ", ".join(f"sigma_rel {width:g} ({errors[width]:.0%})" for width in far)
+        warnings.warn(
+            f"left out, with a predicted error above {REFUSE_ABOVE:.0%}: {listed}; measure them all the same with "
+            "force=True, --force",
+            ReconstructionWarning,
+            stacklevel=3,
+        )
+    return [width for width in missing if width not in far]
+
+
+def _points(built: Reconstruction, measure: Measure, keep: bool) -> Iterator[Point]:
+    """The metric of each average that was built; its file goes then, unless it is to be kept."""
     try:
         for width, path, error in zip(built.sigma_rel, built.paths, built.predicted_error, strict=True):
-            yield Point(width, measure(metric, path, width), error)
+            value = measure(path, width)
+            if not keep:
+                path.unlink()
+            yield Point(width, value, error)
     finally:
         for path in [] if keep else built.paths:
             path.unlink(missing_ok=True)
@@ -208,31 +224,6 @@ def _around(top: Point, points: Sequence[Point]) -> list[Point]:
     return sorted(near, key=distance)[:POINTS_OF_THE_FIT]
 
 
-def measure(metric: Metric, path: Path, width: float) -> float:
-    """The metric of one file; nan where it is not finite. Raises: MetricError if it cannot be measured."""
-    if callable(metric):
-        value = float(metric(path))
-        return value if math.isfinite(value) else math.nan
-    words = shlex.split(metric) if isinstance(metric, str) else list(metric)
-    command = [word.replace("{path}", str(path)).replace("{sigma_rel}", f"{width:g}") for word in words]
-    if command == words:
-        raise MetricError(f"the command must say where the file goes, with {{path}}; got: {shlex.join(words)}")
-    try:
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise MetricError(f"cannot run {shlex.join(command)}: {error}") from error
-    lines = ran.stdout.strip().splitlines()
-    if ran.returncode:
-        tail = "\n".join((ran.stderr.strip() or ran.stdout.strip()).splitlines()[-5:]) or "(it printed nothing)"
-        raise MetricError(f"{shlex.join(command)} ended with exit code {ran.returncode}:\n{tail}")
-    try:
-        value = float(lines[-1])
-    except (IndexError, ValueError) as error:
-        found = repr(lines[-1]) if lines else "nothing"
-        raise MetricError(f"the last line of {shlex.join(command)} must be a number, it is {found}") from error
-    return value if math.isfinite(value) else math.nan
-
-
 def _checked(sigma_rel: Iterable[float], direction: str, batch: int) -> list[float]:
     widths = sorted({check_sigma_rel(width) for width in sigma_rel})
     if not widths or direction not in ("min", "max") or batch < 1:
@@ -243,12 +234,15 @@ def _checked(sigma_rel: Iterable[float], direction: str, batch: int) -> list[flo
     return widths
 
 
-def _settings(inputs: Inputs, metric: Metric, expected: Reconstruction, dtype: str) -> dict[str, Any]:
-    """What must be the same for one sweep to continue another."""
-    paths = [str(inputs)] if isinstance(inputs, str | Path) else [str(path) for path in inputs]
-    named = getattr(metric, "__qualname__", repr(metric)) if callable(metric) else metric
-    command = named if isinstance(named, str) else shlex.join(named)
-    return {"inputs": paths, "step": expected.step, "fit": expected.fit, "dtype": dtype, "metric": command}
+def _settings(
+    inputs: Inputs, measure: Measure, expected: Reconstruction, dtype: str, options: InputOptions | None
+) -> dict[str, Any]:
+    """What must be the same for one sweep to continue another, as it reads when it comes back from JSON."""
+    paths = [inputs] if isinstance(inputs, str | Path) else inputs
+    named = {"inputs": [str(Path(path)) for path in paths], "step": expected.step, "fit": expected.fit}
+    given = {name: value for name, value in asdict(options or InputOptions()).items() if value is not None}
+    text = json.dumps(named | {"dtype": dtype, "metric": measure.name} | given, default=str)
+    return dict(json.loads(text))
 
 
 def _started(results: Path, new: Sweep) -> Sweep:
@@ -257,7 +251,11 @@ def _started(results: Path, new: Sweep) -> Sweep:
         return new
     found = Sweep.load(results)
     before, now = ({**each.settings, "direction": each.direction} for each in (found, new))
-    differing = [f"{name}: {before.get(name)!r}, now {now[name]!r}" for name in now if before.get(name) != now[name]]
+    differing = [
+        f"{name}: {before.get(name)!r}, now {now.get(name)!r}"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    ]
     if differing:
         raise SnapshotError(f"{results} has the results of another sweep ({'; '.join(differing)}); name another file")
     return replace(found, label=new.label or found.label)

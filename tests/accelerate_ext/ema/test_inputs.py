@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from accelerate_ext.checkpoint import StoredCounts
 from accelerate_ext.ema import profile, torch_file
 from accelerate_ext.ema.header import SnapshotError
-from accelerate_ext.ema.inputs import InputOptions, InputWarning, find_sources, step_from_name
+from accelerate_ext.ema.inputs import InputOptions, InputWarning, find_sources
 from accelerate_ext.ema.readers import FileReader, open_weights
 from accelerate_ext.ema.reconstruct import reconstruct
+from accelerate_ext.ema.steps import step_from_name
 
 pytestmark = pytest.mark.filterwarnings("ignore::accelerate_ext.ema.result.ReconstructionWarning")
 
@@ -426,3 +429,51 @@ def test_parts_of_a_tensor_are_read_across_shards(known_run):
         reader.read("layer.weight", start, stop, out)
         assert torch.equal(out, whole[start:stop])
     reader.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("t.csv", "", "lists no step"),
+        ("t.csv", "name,step\n", "lists no step"),
+        ("t.json", "{}", "lists no step"),
+        ("t.json", '{"model-100.safetensors": NaN}', "'model-100.safetensors' must be .* above 0, got nan"),
+        ("t.csv", "model-100.safetensors,-5\n", "'model-100.safetensors' must be .* above 0, got -5"),
+        ("t.csv", "model-100.safetensors,1\nmodel-100.safetensors,2\n", "'model-100.safetensors' twice"),
+        ("t.json", '{"model-100.safetensors": 1, "model-100.safetensors": 2}', "'model-100.safetensors' twice"),
+        ("t.json", '{"model-100.safetensors": null}', "must list names and steps"),
+    ],
+)
+def test_a_table_that_tells_no_steps_is_refused_by_name(known_run, tmp_path, name, text, message):
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    save_file(known_run.model(100), checkpoints / "model-100.safetensors")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SnapshotError, match=rf"t\.\w+.*{message}"):
+        find_sources(checkpoints, InputOptions(steps=tmp_path / name))
+
+
+@pytest.mark.parametrize("step", [0, float("inf"), "many", None])
+def test_a_mapping_of_steps_is_held_to_the_same(known_run, tmp_path, step):
+    save_file(known_run.model(100), tmp_path / "model-100.safetensors")
+    with pytest.raises(SnapshotError, match=r"`steps` must say .* must be a finite number above 0"):
+        find_sources(tmp_path, InputOptions(steps={"model-100.safetensors": step}))
+
+
+def test_a_table_may_begin_with_the_mark_of_a_spreadsheet(known_run, tmp_path):
+    save_file(known_run.model(100), tmp_path / "model-100.safetensors")
+    table = tmp_path / "steps.csv"
+    table.write_text("model-100.safetensors,7\n", encoding="utf-8-sig")
+    assert [source.t for source in find_sources(tmp_path / "model-100.safetensors", InputOptions(steps=table))] == [7]
+
+
+def test_no_input_at_all_is_refused():
+    with pytest.raises(ValueError, match="give at least one file or folder"):
+        find_sources([])
+
+
+def test_a_checkpoint_before_the_first_applied_update_is_refused_by_name(known_run, tmp_path):
+    save_file(known_run.model(100), tmp_path / "model.safetensors")
+    StoredCounts({"attempted": 3, "applied": 0, "skipped": 3, "skipped_in_a_row": 3}).write(tmp_path)
+    with pytest.raises(SnapshotError, match=f"{re.escape(str(tmp_path))}.*no update was applied"):
+        find_sources(tmp_path)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import math
 import sys
 
 import pytest
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from accelerate_ext.ema import InputOptions, ReconstructionWarning
 from accelerate_ext.ema.header import SnapshotError
-from accelerate_ext.ema.sweep import MetricError, Point, Sweep, sweep
+from accelerate_ext.ema.metric import MetricError
+from accelerate_ext.ema.sweep import Point, Sweep, sweep
 
 WIDTHS = (0.05, 0.075, 0.11, 0.15, 0.2)
 
@@ -154,3 +157,125 @@ def test_what_is_no_sweep_is_refused(tmp_path):
             Sweep.load(tmp_path / "s.json")
     with pytest.raises(ValueError, match="needs one width or more"):
         sweep(tmp_path, lambda path: 1.0, tmp_path / "new.json", ())
+
+
+def scaled(path, factor, note=""):
+    return factor * path.stat().st_size
+
+
+class Metric:
+    """A metric that is an object, at another place in memory in every process."""
+
+    def __call__(self, path):
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        (functools.partial(scaled, factor=2.0), functools.partial(scaled, factor=2.0)),
+        (Metric(), Metric()),
+        (Metric().__call__, Metric().__call__),
+    ],
+    ids=["partial", "object", "method"],
+)
+def test_a_sweep_goes_on_with_a_function_that_is_the_same_and_another_object(known_run, tmp_path, first, again):
+    known_run.save_all(8)
+    sweep(known_run.folder, first, tmp_path / "s.json", (0.05,))
+    assert len(sweep(known_run.folder, again, tmp_path / "s.json", (0.05, 0.10)).points) == 2
+
+
+@pytest.mark.parametrize("other", [functools.partial(scaled, factor=3.0), functools.partial(len)])
+def test_a_partial_function_of_other_arguments_is_another_metric(known_run, tmp_path, other):
+    known_run.save_all(8)
+    sweep(known_run.folder, functools.partial(scaled, factor=2.0), tmp_path / "s.json", (0.05,))
+    with pytest.raises(SnapshotError, match=r"another sweep .*metric"):
+        sweep(known_run.folder, other, tmp_path / "s.json", (0.05,))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [({"subfolder": "unet"}, {"subfolder": "vae"}), ({"steps": {"100": 1, "200": 2}}, {}), ({"run": "run-1"}, {})],
+)
+def test_other_options_of_the_inputs_make_another_sweep(known_run, tmp_path, one, other):
+    folders = [tmp_path / "runs" / str(step) / name for step in (100, 200) for name in ("", "unet", "vae")]
+    if "run" in one:
+        inputs = known_run.save_all(8)
+    else:
+        inputs = tmp_path / "runs"
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file(known_run.model(int(folder.relative_to(inputs).parts[0])), folder / "model.safetensors")
+    arguments = (inputs, lambda path: 1.0, tmp_path / "s.json", (0.2,))
+    first = sweep(*arguments, options=InputOptions(**one), force=True)
+    assert sweep(*arguments, options=InputOptions(**one), force=True) == first
+    with pytest.raises(SnapshotError, match=f"another sweep .*{next(iter(one))}"):
+        sweep(*arguments, options=InputOptions(**other), force=True)
+
+
+@pytest.mark.parametrize(
+    ("metric", "error", "match"),
+    [
+        ("program {sigma_rel}", MetricError, "must say where the file goes, with {path}"),
+        ("program '{path}", MetricError, "cannot be taken apart .*No closing quotation"),
+        ("", MetricError, "must say where the file goes, with {path}"),
+        (5, TypeError, "`metric` must be a function or a command, got int"),
+    ],
+)
+def test_a_metric_that_is_none_is_refused_before_anything_is_built(known_run, tmp_path, metric, error, match):
+    known_run.save_all(8)
+    with pytest.raises(error, match=match):
+        sweep(known_run.folder, metric, tmp_path / "new" / "s.json", (0.10,))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("metric", "match"),
+    [
+        (lambda path: 1 / 0, "0.100000.safetensors: ZeroDivisionError: division by zero"),
+        (lambda path: None, "must return a number, it returned None"),
+        (lambda path: "good", "must return a number, it returned 'good'"),
+    ],
+)
+def test_a_function_that_fails_is_an_error_that_names_the_file_and_leaves_nothing_behind(
+    known_run, tmp_path, metric, match
+):
+    known_run.save_all(8)
+    with pytest.raises(MetricError, match=match):
+        sweep(known_run.folder, metric, tmp_path / "s.json", (0.10,))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["snapshots"]
+
+
+def test_a_file_goes_as_soon_as_it_is_measured(known_run, tmp_path):
+    known_run.save_all(8)
+    seen = []
+    sweep(
+        known_run.folder,
+        lambda path: seen.append(len(list(path.parent.iterdir()))) or 1.0,
+        tmp_path / "s.json",
+        (0.05, 0.07, 0.10),
+    )
+    assert seen == [3, 2, 1]
+
+
+def test_widths_that_are_left_out_are_named(known_run, tmp_path):
+    known_run.save_all(4, (0.10,))
+    with pytest.warns(ReconstructionWarning, match=r"left out.* sigma_rel 0.005 \(.*%\).*force"):
+        sweep(known_run.folder, lambda path: 1.0, tmp_path / "s.json", (0.005, 0.10))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"settings": None},
+        {"direction": "up"},
+        {"points": [{"sigma_rel": "wide", "value": 1.0, "predicted_error": 0.0}]},
+        {"points": [{"sigma_rel": 0.1, "value": "good", "predicted_error": 0.0}]},
+        {"points": 3},
+    ],
+)
+def test_results_that_somebody_has_changed_are_refused_by_name(tmp_path, change):
+    path = tmp_path / "s.json"
+    path.write_text(json.dumps(sweep_of({0.05: 1.0}).to_dict() | change))
+    with pytest.raises(SnapshotError, match=r"s\.json must be the results of a sweep"):
+        Sweep.load(path)
