@@ -86,13 +86,10 @@ def cumulative(tau: ArrayLike, t: float, gamma: float) -> Array:
 def mass(start: float, end: float, t: float, gamma: float) -> float:
     """The part of the profile's weight between two steps, without cancellation when they lie close together."""
     exponent = check_gamma(gamma, raw=False) + 1
-    low, high = (min(max(value / check_t(t), 0.0), 1.0) for value in (start, end))
+    low, high = (min(max(value, 0.0), check_t(t)) for value in (start, end))
     if high <= low:
         return 0.0
-    if low == 0.0:
-        return high**exponent
-    step = exponent * (math.log1p((low - high) / high) if high < 2 * low else math.log(low / high))
-    return high**exponent * -math.expm1(step)
+    return (high / t) ** exponent * new_weight(gamma, low, high)
 
 
 def step_weights(t: int, gamma: float) -> Array:
@@ -101,7 +98,7 @@ def step_weights(t: int, gamma: float) -> Array:
     Shapes: result (t,), oldest first.
     """
     exponent = check_gamma(gamma, raw=False) + 1
-    tau = np.arange(1, int(check_t(t)) + 1, dtype=np.float64)
+    tau = np.arange(1, int(check_t(t)) + 1)
     with np.errstate(divide="ignore"):  # the first step takes all that lies before it
         return np.asarray((tau / t) ** exponent * -np.expm1(exponent * np.log1p(-1 / tau)), dtype=np.float64)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -36,7 +37,7 @@ def test_sigma_rel_equals_the_reference(gamma):
 
 @given(st.floats(1e-100, profile.MAX_SIGMA_REL))
 def test_gamma_and_sigma_rel_are_inverse_over_the_whole_range(sigma):
-    assert profile.sigma_rel_from_gamma(profile.gamma_from_sigma_rel(sigma)) == pytest.approx(sigma, rel=1e-13)
+    assert profile.sigma_rel_from_gamma(profile.gamma_from_sigma_rel(sigma)) == pytest.approx(sigma, rel=1e-13, abs=0)
 
 
 def test_the_widest_accepted_profile_is_the_uniform_average():
@@ -72,7 +73,13 @@ def test_beta_of_ten_steps_equals_the_reference_and_the_product_of_single_ones()
 
 def test_new_weight_keeps_its_digits_where_beta_is_nearly_one():
     gamma, t = 16.97, 10**12
-    assert profile.new_weight(gamma, t - 1, t) == pytest.approx((gamma + 1) / t, rel=1e-10)
+    assert profile.new_weight(gamma, t - 1, t) == pytest.approx((gamma + 1) / t, rel=1e-10, abs=0)
+
+
+def test_a_mass_keeps_its_digits_where_the_steps_lie_close_together():
+    gamma, t = 16.97, 10**12
+    assert profile.mass(t - 1, t, t, gamma) == pytest.approx((gamma + 1) / t, rel=1e-10, abs=0)
+    assert profile.mass(t / 2 - 1, t / 2, t, gamma) == pytest.approx((gamma + 1) / t / 2**gamma, rel=1e-9, abs=0)
 
 
 def test_nothing_new_means_beta_one_and_nothing_seen_means_beta_zero():
@@ -112,8 +119,60 @@ def test_density_integrates_to_the_mass_and_the_cumulative_weight():
     area, _ = quad(lambda tau: float(profile.density(tau, 80.0, 6.94)), 20, 60)
     assert area == pytest.approx(profile.mass(20, 60, 80, 6.94), rel=1e-10)
     assert area == pytest.approx(float(np.diff(profile.cumulative([20, 60], 80, 6.94))[0]), rel=1e-10)
+
+
+def test_a_profile_has_no_weight_outside_of_the_run():
     assert profile.density([-1.0, 81.0], 80, 6.94).tolist() == [0, 0]
-    assert profile.mass(90, 100, 80, 6.94) == 0
+    assert profile.cumulative([-1.0, 0.0, 80.0, 81.0], 80, 6.94).tolist() == [0, 0, 1, 1]
+    assert [profile.mass(*steps, 80, 6.94) for steps in ((90, 100), (-20, -10), (0, 0), (60, 20))] == [0, 0, 0, 0]
+    assert profile.mass(-5, 100, 80, 6.94) == 1
+    assert profile.mass(-5, 40, 80, 6.94) == profile.mass(0, 40, 80, 6.94) == pytest.approx(0.5**7.94, rel=1e-14)
+
+
+def test_the_uniform_average_has_the_same_density_from_its_first_step_to_its_last():
+    assert profile.density([0, 4, 8], 8, 0).tolist() == [1 / 8] * 3
+
+
+def test_all_is_computed_in_float64_whatever_is_given():
+    tau = np.linspace(0.1, 0.9, 5, dtype=np.float32)
+    wide = tau.astype(np.float64)
+    for function in (profile.density, profile.cumulative):
+        got = function(tau, 1, 6.94)
+        assert got.dtype == np.float64 and got.tolist() == function(wide, 1, 6.94).tolist()
+    for function in (profile.inner_product, profile.walk_inner_product):
+        got = function(tau, tau + 1, 1, 6.94)
+        assert (
+            got.dtype == np.float64 and got.tolist() == function(wide, (tau + 1).astype(np.float64), 1, 6.94).tolist()
+        )
+    assert profile.step_weights(4, 6.94).dtype == np.float64
+
+
+def test_edges_are_computed_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert profile.step_weights(1, 6.94).tolist() == [1]
+        assert profile.walk_inner_product(10, profile.RAW, 10, 6.94) < 10
+        assert profile.walk_inner_product(10, profile.RAW, 5, profile.RAW) == 5
+        assert profile.inner_product(1e-20, 6.94, 1, 6.94) < 1e-100
+
+
+FINITE_ONLY = {
+    "beta": lambda gamma: profile.beta(gamma, 1, 2),
+    "new_weight": lambda gamma: profile.new_weight(gamma, 1, 2),
+    "density": lambda gamma: profile.density(1, 2, gamma),
+    "mass": lambda gamma: profile.mass(1, 2, 2, gamma),
+    "step_weights": lambda gamma: profile.step_weights(2, gamma),
+}
+
+
+@pytest.mark.parametrize("name", FINITE_ONLY)
+def test_a_plain_checkpoint_is_refused_where_it_has_no_answer(name):
+    with pytest.raises(ValueError, match="`gamma` must be finite, 0 or more, got inf"):
+        FINITE_ONLY[name](profile.RAW)
+
+
+def test_all_weight_of_a_plain_checkpoint_is_on_its_step():
+    assert profile.moments(10, profile.RAW) == (10, 0)
 
 
 @pytest.mark.parametrize("case", REFERENCE["inner_products"])
@@ -136,6 +195,24 @@ def test_inner_products_broadcast_to_a_matrix():
     assert matrix.shape == (3, 3)
     assert matrix == pytest.approx(matrix.T)
     assert matrix[0, 2] == profile.inner_product(100, 16.97, 300, 6.94)
+
+
+def test_inner_products_of_narrow_profiles_keep_their_digits_where_the_steps_lie_close_together():
+    gamma, late = 1e8, 1e9
+    early = late - 1
+    ratio = profile.inner_product(early, gamma, late, gamma) / profile.inner_product(late, gamma, late, gamma)
+    assert ratio == pytest.approx(math.exp(gamma * math.log1p(-1 / late)), rel=1e-13)
+
+
+@pytest.mark.parametrize("gamma", [-0.5, -0.75, profile.RAW])
+def test_profiles_without_a_finite_norm_have_no_inner_product(gamma):
+    message = (
+        r"^the profile of a plain checkpoint, or of an average that hardly forgets \(gamma -1/2 and below\), "
+        r"has no inner products; use fit='walk'$"
+    )
+    for pair in ((10, gamma, 10, 6.94), (10, 6.94, 10, gamma)):
+        with pytest.raises(ValueError, match=message):
+            profile.inner_product(*pair)
 
 
 def test_profiles_of_plain_checkpoints_have_no_inner_product_but_a_walk_one():
