@@ -20,12 +20,12 @@ from tqdm import tqdm
 
 from .fit import Kind
 from .inputs import OUTPUT_PREFIX, WEIGHTS, InputOptions, Source, find_sources
-from .output import OutputFile, output_bytes
 from .prepare import Prepared, prepare
 from .profile import gamma_from_sigma_rel
 from .readers import Reader
 from .result import Reconstruction, judge
 from .stream import Sink
+from .tensor_file import Slot, TensorFile, in_file_order, synchronise_folder
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 COPY_ELEMENTS = 2**20
@@ -62,7 +62,8 @@ def reconstruct(
         force: go on although the predicted error is above 50 %.
         dry_run: say what it would cost and give; nothing is read but headers and samples, nothing is written.
 
-    Raises: SnapshotError naming the file, ReconstructionError, FileExistsError, ValueError; nothing is replaced then.
+    Raises: SnapshotError naming the file, ReconstructionError, FileExistsError, OSError where there is no space, and
+        ValueError; nothing is replaced then.
     Warns: ReconstructionWarning if the predicted error is above 5 %.
     """
     targets, kept_dtype = _targets(sigma_rel), _dtype(dtype)
@@ -110,7 +111,7 @@ class _Job:
 
     def describe(self, widths: Mapping[str, float], in_memory: bool) -> Reconstruction:
         prepared, count = self.prepared, len(self.targets)
-        size = output_bytes(self.tensors) * count
+        size = count * sum(slot.num_bytes for slot in self._slots())
         columns = {name: prepared.gammas.tolist().index(gamma_from_sigma_rel(w)) for name, w in widths.items()}
         ended = [source.step for source in prepared.sources if source.t == prepared.t]
         return Reconstruction(
@@ -151,11 +152,14 @@ class _Job:
         return tuple({name: flat.view(self.tensors[name][1]) for name, flat in result.items()} for result in results)
 
     def to_files(self, paths: Sequence[Path], result: Reconstruction, overwrite: bool) -> None:
-        files: list[OutputFile] = []
+        if not overwrite and (found := next((path for path in paths if path.exists()), None)):
+            raise FileExistsError(f"{found} exists; give another name, or overwrite it (overwrite=True, --overwrite)")
+        files: list[TensorFile] = []
         try:
             for column, path in enumerate(paths):
-                metadata = {"accelerate_ext.ema": _summary(result, column)} | dict(self.prepared.tied)
-                files.append(OutputFile(path, self.tensors, metadata, overwrite))
+                metadata = {"format": "pt", "accelerate_ext.ema": _summary(result, column)} | dict(self.prepared.tied)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                files.append(TensorFile(path, self._slots(), metadata, overwrite=overwrite))
 
             def write(name: str, start: int, values: torch.Tensor) -> None:
                 for file, row in zip(files, values, strict=True):
@@ -165,10 +169,14 @@ class _Job:
             for file in files:
                 file.synchronise()
             for file in files:
-                file.commit()
+                file.publish()
+            synchronise_folder(paths[0].parent)
         finally:
             for file in files:
-                file.discard()
+                file.abandon()
+
+    def _slots(self) -> list[Slot]:
+        return in_file_order(Slot(name, dtype, shape) for name, (dtype, shape) in self.tensors.items())
 
     def _run(self, write: Sink) -> None:
         total = self.prepared.num_elements

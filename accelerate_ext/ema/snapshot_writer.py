@@ -13,7 +13,8 @@ import torch
 from . import distributed
 from .header import sharding_info
 from .parameters import ParameterSet
-from .stream_file import Slot, StreamFile, synchronise_folder
+from .stream_file import StreamFile
+from .tensor_file import Slot, in_file_order, synchronise_folder
 
 DTYPE_NAMES = {
     "float32": torch.float32,
@@ -156,14 +157,14 @@ def _contents(parameters: ParameterSet, job: Job) -> dict[str, torch.Tensor]:
 
 
 def _slots(parameters: ParameterSet, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> list[Slot]:
-    """In the model's order, wide dtypes first, so that every tensor is aligned in the file."""
+    """In the order of the file."""
 
     def slot(name: str, tensor: torch.Tensor) -> Slot:
         is_average = name in parameters.averaged
         kept = torch.complex64 if tensor.is_complex() else dtype
         return Slot(name, kept if is_average else tensor.dtype, tuple(tensor.shape), is_average)
 
-    return sorted((slot(*item) for item in tensors.items()), key=lambda slot: -slot.dtype.itemsize)
+    return in_file_order(slot(*item) for item in tensors.items())
 
 
 def _metadata(parameters: ParameterSet, job: Job, dtype: torch.dtype) -> dict[str, str]:

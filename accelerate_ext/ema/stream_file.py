@@ -1,65 +1,40 @@
-"""A safetensors file written tensor by tensor, whole or not at all."""
+"""A safetensors file of averages, written tensor by tensor, with a look at every value on its way."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
-from .header import CODES, SnapshotError
+from .header import SnapshotError
+from .tensor_file import Slot, TensorFile, header_text
 
 CHUNK = 1 << 18
 """Elements that are cast, checked and written at once: 1 MB in float32, which stays in the processor's cache."""
-SLACK = 24
+EARLY = 1 << 22
+"""Bytes after which the disk is set to work, so that there is little left to wait for in the end."""
+SPARE = 24
 """Bytes kept free in the header, since the rounding error is known only after the last tensor."""
-PLACE = "?"
-"""What stands in its place until then."""
-MAX_WAITING = 256
-"""Tensors that are written at once; systems take up to 1024."""
-HAS_WRITEV = hasattr(os, "writev")
 
 
-@dataclass(frozen=True)
-class Slot:
-    """A tensor that a file will hold. `is_average`: must be finite, and may be cast."""
+class StreamFile(TensorFile):
+    """Takes tensors in the order of `slots`; small ones wait for others, to be cast, checked and written together.
 
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    is_average: bool = True
-
-    @property
-    def num_bytes(self) -> int:
-        return math.prod(self.shape) * self.dtype.itemsize
-
-
-class StreamFile:
-    """Takes tensors in the order of `slots` and writes them under a temporary name; `publish` gives the file its own.
-
-    Raises (all methods): SnapshotError naming tensors that hold NaN or do not fit the dtype; OSError with what to do.
+    Raises (all methods): SnapshotError naming tensors that hold NaN or do not fit the dtype; OSError.
     """
 
-    def __init__(self, path: Path, slots: list[Slot], metadata: Mapping[str, str]):
-        self.path, self.slots, self._metadata = path, slots, dict(metadata)
-        self.temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    def __init__(self, path: Path, slots: Sequence[Slot], metadata: Mapping[str, str]):
+        self._metadata = {**metadata, "rounding_error": "0"}
+        super().__init__(path, slots, self._metadata, SPARE)
         self._left = iter(slots)
+        self._waiting: list[tuple[Slot, torch.Tensor]] = []
+        self._num_waiting = 0
         self._wrong: list[str] = []
         self._change = self._square = 0.0
-        self._text = self._header_text()
-        self._header_size = 8 + -(-(len(self._text) + SLACK) // 8) * 8  # tensors begin at a multiple of 8
-        self._size = self._header_size + sum(slot.num_bytes for slot in slots)
-        self._waiting: list[memoryview] = []
-        with self._told():
-            self._file = self.temporary.open("wb", buffering=0)  # one of our own that was interrupted goes
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(self._file.fileno(), 0, self._size)
-            self._write(self._header())
+        self._at = self._started = self._begin
 
     @property
     def rounding_error(self) -> float:
@@ -67,23 +42,24 @@ class StreamFile:
         return math.sqrt(self._change / self._square) if self._square else 0.0
 
     def add(self, tensor: torch.Tensor) -> None:
-        """Write the next tensor, cast to its slot's dtype, a chunk at a time."""
+        """Take the next tensor, which must not change until `finish`."""
         slot = next(self._left)
         if tuple(tensor.shape) != slot.shape:
             raise ValueError(f"{slot.name} must have shape {list(slot.shape)}, got {list(tensor.shape)}")
         flat = tensor.detach().contiguous().view(-1)
         flat = torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
-        dtype = torch.float32 if slot.dtype == torch.complex64 else slot.dtype
-        with self._told():
-            for start in range(0, flat.numel(), CHUNK):
-                chunk = flat[start : start + CHUNK].to("cpu")
-                cast = chunk.to(dtype)
-                if slot.is_average:
-                    self._check(slot, chunk, cast)
-                self._write(cast.view(torch.uint8).numpy().data)
+        if self._waiting and (self._num_waiting + flat.numel() > CHUNK or not self._goes_with(slot, flat)):
+            self._write_waiting()
+        if flat.numel() > CHUNK:
+            for chunk in flat.split(CHUNK):
+                self._put([slot], chunk)
+            return
+        self._waiting.append((slot, flat))
+        self._num_waiting += flat.numel()
 
     def finish(self) -> None:
         """Write the final header and wait until all of it is on disk."""
+        self._write_waiting()
         if self._wrong:
             raise SnapshotError(
                 f"{self.path} was not written: these averages hold NaN or infinity, or values that do not fit the "
@@ -92,94 +68,55 @@ class StreamFile:
             )
         if (missing := next(self._left, None)) is not None:
             raise ValueError(f"{self.path} still needs the tensor {missing.name}")
-        with self._told():
-            self._flush()
-            if self._change:
-                self._file.seek(0)
-                self._write(self._header())
-                self._flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+        if self._change:
+            self._metadata["rounding_error"] = f"{self.rounding_error:.17g}"
+            self._write_header(header_text(self.slots, self._metadata))
+        self.synchronise()
 
-    def publish(self) -> Path:
-        """Give the finished file its name. Raises: FileExistsError rather than overwrite one."""
-        with self._told():
-            try:
-                os.link(self.temporary, self.path)
-            except FileExistsError:
-                raise
-            except OSError:  # a file system without hard links
-                if self.path.exists():
-                    raise FileExistsError(f"{self.path} exists already; it was not overwritten") from None
-                self.temporary.rename(self.path)
-            self.abandon()
-        return self.path
+    def _goes_with(self, slot: Slot, flat: torch.Tensor) -> bool:
+        first, held = self._waiting[0]
+        kind = (slot.dtype, slot.is_average, flat.dtype, flat.device)
+        return (first.dtype, first.is_average, held.dtype, held.device) == kind
 
-    def abandon(self) -> None:
-        """Remove what has been written under the temporary name."""
-        self._file.close()
-        self.temporary.unlink(missing_ok=True)
+    def _write_waiting(self) -> None:
+        if self._waiting:
+            slots, parts = zip(*self._waiting, strict=True)
+            self._put(slots, torch.cat(parts) if len(parts) > 1 else parts[0])
+            self._waiting, self._num_waiting = [], 0
 
-    def _check(self, slot: Slot, chunk: torch.Tensor, cast: torch.Tensor) -> None:
+    def _put(self, slots: Sequence[Slot], values: torch.Tensor) -> None:
+        """Write elements of one slot, or all those of several, behind what was written last."""
+        values = values.to("cpu")
+        dtype = torch.float32 if slots[0].dtype == torch.complex64 else slots[0].dtype
+        cast = values.to(dtype)
+        if slots[0].is_average:
+            self._check(slots, values, cast)
+        self._write(cast, self._at)
+        self._at += cast.numel() * cast.itemsize
+        if self._at - self._started >= EARLY:
+            self._start_writing()
+
+    def _start_writing(self) -> None:
+        """Let the disk begin with what was written. The system may then forget it, which training will not read."""
+        if hasattr(os, "posix_fadvise"):
+            with self._told():
+                os.posix_fadvise(self._descriptor, self._started, self._at - self._started, os.POSIX_FADV_DONTNEED)
+        self._started = self._at
+
+    def _check(self, slots: Sequence[Slot], values: torch.Tensor, cast: torch.Tensor) -> None:
         total = (cast.sum() if cast.itemsize > 2 else cast.sum(dtype=torch.float32)).item()
         if not math.isfinite(total) and not torch.isfinite(cast).all():  # a sum is one cheap look at all of them
-            self._wrong.append(slot.name)
+            self._wrong += _not_finite(slots, cast)
             return
-        if cast.dtype != chunk.dtype:
-            values = cast.double().sub_(chunk)
-            self._change += values.dot(values).item()
-            values.copy_(chunk)
-            self._square += values.dot(values).item()
-
-    def _write(self, data: bytes | memoryview) -> None:
-        """Small tensors wait for others, so that many go to the system at once; no byte is copied for that."""
-        if len(data):
-            self._waiting.append(memoryview(data))
-        if len(self._waiting) == MAX_WAITING or sum(map(len, self._waiting)) >= CHUNK:
-            self._flush()
-
-    def _flush(self) -> None:
-        while self._waiting:
-            written = (
-                os.writev(self._file.fileno(), self._waiting) if HAS_WRITEV else self._file.write(self._waiting[0])
-            )
-            while self._waiting and written >= len(self._waiting[0]):
-                written -= len(self._waiting.pop(0))
-            if written:
-                self._waiting[0] = self._waiting[0][written:]
-
-    def _header_text(self) -> bytes:
-        table: dict[str, object] = {"__metadata__": self._metadata | {"rounding_error": PLACE}}
-        at = 0
-        for slot in self.slots:
-            offsets = [at, at + slot.num_bytes]
-            table[slot.name] = {"dtype": CODES[slot.dtype], "shape": list(slot.shape), "data_offsets": offsets}
-            at += slot.num_bytes
-        return json.dumps(table, separators=(",", ":")).encode()
-
-    def _header(self) -> bytes:
-        error = f'"rounding_error":"{self.rounding_error:.17g}"'
-        text = self._text.replace(f'"rounding_error":"{PLACE}"'.encode(), error.encode(), 1)
-        return (self._header_size - 8).to_bytes(8, "little") + text.ljust(self._header_size - 8)
-
-    @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
-        try:
-            yield
-        except FileExistsError:
-            raise
-        except OSError as error:
-            with contextlib.suppress(OSError, AttributeError):
-                self.abandon()
-            text = f"{error.strerror}: a snapshot of {self._size} bytes; no part of it is left, earlier ones are whole"
-            raise OSError(error.errno, text, str(self.path)) from error
+        if cast.dtype != values.dtype:
+            change = cast.double().sub_(values)
+            self._change += change.dot(change).item()
+            change.copy_(values)
+            self._square += change.dot(change).item()
 
 
-def synchronise_folder(directory: Path) -> None:
-    """Wait until renames in a folder are on disk, where the platform can."""
-    if os.name == "posix":
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _not_finite(slots: Sequence[Slot], cast: torch.Tensor) -> list[str]:
+    """Which of several slots hold what; of one, a part may be given."""
+    sizes = [slot.num_bytes // cast.itemsize for slot in slots] if len(slots) > 1 else [cast.numel()]
+    parts = zip(slots, cast.split(sizes), strict=True)
+    return [slot.name for slot, part in parts if not torch.isfinite(part).all()]

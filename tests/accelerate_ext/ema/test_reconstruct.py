@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from accelerate_ext.ema import PostHocEMA, output, readers, stream
+from accelerate_ext.ema import PostHocEMA, readers, stream, tensor_file
 from accelerate_ext.ema.check import check
 from accelerate_ext.ema.header import SnapshotError
 from accelerate_ext.ema.reconstruct import reconstruct
@@ -237,11 +237,12 @@ def _reverse_file(path):
     with safe_open(path, "pt") as file:
         metadata = file.metadata()
     path.unlink()
-    file = output.OutputFile(path, {k: (v.dtype, tuple(v.shape)) for k, v in reversed(values.items())}, metadata)
+    slots = [tensor_file.Slot(name, value.dtype, tuple(value.shape)) for name, value in reversed(values.items())]
+    file = tensor_file.TensorFile(path, tensor_file.in_file_order(slots), metadata)
     for name, value in values.items():
         file.write(name, 0, value.reshape(-1))
     file.synchronise()
-    file.commit()
+    file.publish()
 
 
 # Bad input: an error that names the file, nothing written, nothing replaced.
@@ -363,8 +364,8 @@ def test_no_space_left_is_said_by_file_and_leaves_nothing(known_run, refused, mo
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(output, "_reserve" if when == "reserving" else "_write_at", full)
-    refused(SnapshotError, r"no space for .*kept\.safetensors: it needs [\d,]+ bytes")
+    monkeypatch.setattr(tensor_file, "_reserve" if when == "reserving" else "_write_at", full)
+    refused(OSError, r"No space left on device: [\d,]+ bytes are needed, [\d,]+ are free; .*kept\.safetensors")
 
 
 def test_a_model_loads_the_result(known_run, tmp_path):
