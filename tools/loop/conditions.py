@@ -156,8 +156,9 @@ def counter_of(node: ast.stmt) -> str | None:
         return key(node.target)
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.BinOp):
         name, value = key(node.targets[0]), node.value
-        if name and isinstance(value.op, ast.Add) and key(value.left) == name and _is_number(value.right):
-            return name
+        for grown, by in ((value.left, value.right), (value.right, value.left)):
+            if name and isinstance(value.op, ast.Add) and key(grown) == name and _is_number(by):
+                return name
     call = node.value if isinstance(node, ast.Expr) else None
     if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_":
         return key(call.func.value) if len(call.args) == 1 and _is_number(call.args[0]) else None

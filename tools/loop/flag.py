@@ -38,6 +38,7 @@ class Flags:
         self.counted = counted
         self.conditions = Conditions(flow.script)
         self._accelerators: dict[Scope, str | None] = {}
+        self._undecided: set[Scope] = set()  # where several accelerators are in reach and nothing says which one
         self.variable = _free_name(flow.script.source.text)
 
     def find(
@@ -143,12 +144,19 @@ class Flags:
                     )
             return guard
         found = self.accelerator_text(scope, made)
+        if found is None and scope in self._undecided:
+            text = "several accelerators are in reach here, and the file does not show which one prepared "
+            return Refusal("unknown-accelerator", text + f"`{sites[0].owner}`")
         if found is None:
             return Refusal("unknown-accelerator", "no accelerator is in reach here, so its flag cannot be read")
         return found
 
     def _is_built(self, who: Identity) -> bool:
         return any(isinstance(item.value, ast.Call) for item in who.scope.bindings.get(who.key, []))
+
+    def reaches_accelerator(self, scope: Scope) -> bool:
+        """Whether a scope can read an accelerator, one or several."""
+        return self.accelerator_text(scope, set()) is not None or scope in self._undecided
 
     def accelerator_text(self, scope: Scope, wanted: set[Identity]) -> str | None:
         """How an accelerator is called in a scope: one of those wanted, or else the only one in reach."""
@@ -171,6 +179,7 @@ class Flags:
         if fitting or len({self.objects.identity(scope, name) for name in named}) == 1:
             return (fitting or named)[0]
         if named:
+            self._undecided.add(scope)
             return None
         calls = re.findall(r"([A-Za-z_][\w.]*)\.(?:backward|accumulate|prepare|unwrap_model)\(", self._text(scope))
         seen = {name for name in calls if self.objects.kind(scope, name) == "accelerator"}

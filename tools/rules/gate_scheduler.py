@@ -39,7 +39,7 @@ def gate_scheduler(work: Work) -> None:
         state = work.in_iteration(node) if owner is not None else None
         if owner is None or state is None or id(node) in gated:
             continue
-        if work.flags.accelerator_text(work.script.places[node].scope, set()) is None:
+        if not work.flags.reaches_accelerator(work.script.places[node].scope):
             continue
         who = work.objects.identity(work.script.places[node].scope, owner)
         if not work.traits.is_raw_scheduler(node):

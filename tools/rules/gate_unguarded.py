@@ -46,7 +46,7 @@ from .tails import Tail, is_by_modulo, read_tail
 def gate_unguarded(work: Work) -> None:
     """Gate the bookkeeping that stands behind a step without a guard."""
     for block in work.blocks:
-        if block.role is Role.TAIL and work.flags.accelerator_text(block.scope, set()) is not None:
+        if block.role is Role.TAIL and work.flags.reaches_accelerator(block.scope):
             _gate(work, block)
 
 
