@@ -194,9 +194,8 @@ class CountedOptimizer(AcceleratedOptimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        state["tally"] = self.tally
         state["_is_overflow"] = self.step_was_skipped
-        ties = ("attempts", "passes", "_passes_used", "step", "_step_before")  # they lead to other objects than a copy
+        ties = ("attempts", "passes", "step", "_step_before")  # they lead to other objects than a copy
         return {name: value for name, value in state.items() if name not in ties}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

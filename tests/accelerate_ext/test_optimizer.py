@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 
 import accelerate
 import pytest
@@ -33,6 +34,10 @@ def test_a_copy_has_the_counts_and_counts_for_itself(loop, kind, how):
     copied.step()
     copied.zero_grad()
     assert (copied.applied_step, copied.step_was_skipped) == (3, False)
+    copied.scaler.scale(parameter.sum() * float("inf")).backward()
+    scale = copied.scaler.get_scale()
+    copied.step()
+    assert (copied.skipped_steps, copied.step_was_skipped, copied.scaler.get_scale()) == (3, True, scale / 2)
     assert record.optimizer.applied_step == record.accelerator.applied_step == 2
 
 
@@ -44,6 +49,44 @@ def test_a_copy_can_be_prepared_again(loop):
     copied.step()
     assert copied.applied_step == 3
     assert record.accelerator.update_applied
+
+
+def test_a_copy_has_skipped_nothing_while_it_accumulates(loop):
+    copied = copy.deepcopy(loop(infinite=[0], batches=1).run().optimizer)
+    assert copied.step_was_skipped
+    copied.gradient_state._set_sync_gradients(False)
+    copied.step()
+    assert not copied.step_was_skipped
+
+
+@pytest.mark.parametrize("made", ["before", "after"])
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copy_is_not_tied_to_the_scheduler_of_the_original(how, made):
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = torch.nn.Linear(1, 1)
+    optimizer = accelerator.prepare(torch.optim.SGD(model.parameters()))
+    if made == "before":
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    accelerate_ext.attach(accelerator)
+    if made == "after":
+        torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    copied = COPIES[how](optimizer)
+    before = model.weight.detach().clone()
+    parameter = copied.param_groups[0]["params"][0]
+    start = parameter.detach().clone()
+    parameter.sum().backward()
+    copied.step()
+    assert not torch.equal(parameter, start)
+    assert torch.equal(model.weight, before)
+    assert (copied.applied_step, optimizer.attempted_step) == (1, 0)
+
+
+def test_a_pickle_of_an_optimizer_holds_nothing_of_its_accelerator():
+    accelerator = accelerate_ext.Accelerator(cpu=True)
+    optimizer = accelerator.prepare(torch.optim.SGD(torch.nn.Linear(1, 1).parameters()))
+    pickled = pickle.dumps(optimizer)
+    assert b"Tally" in pickled
+    assert b"BackwardPasses" not in pickled and b"Attempts" not in pickled
 
 
 class Renamed(AcceleratedOptimizer):
@@ -60,11 +103,31 @@ def test_a_subclass_of_the_prepared_optimizer_keeps_its_class(how):
     counted = count_steps_of(optimizer)
     counted.start_counting(None, None)
     assert counted is optimizer
+    assert (type(counted).__module__, type(counted).__name__) == (__name__, "CountedRenamed")
     copied = COPIES[how](counted)
     assert isinstance(copied, Renamed) and isinstance(copied, CountedOptimizer)
     assert copied.where() == "here"
     stop_counting_steps_of(counted)
     assert type(optimizer) is Renamed
+
+
+class Noting(AcceleratedOptimizer):
+    """A prepared optimizer that notes the closures it was given."""
+
+    def step(self, closure=None) -> None:
+        self.closures = [*getattr(self, "closures", ()), closure]
+
+
+def test_a_closure_reaches_the_step_of_a_subclass_on_every_micro_batch():
+    accelerator = accelerate_ext.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    noting = Noting(torch.optim.SGD(torch.nn.Linear(1, 1).parameters()))
+    noting._is_accelerate_prepared = True
+    optimizer = accelerator.prepare_optimizer(noting)
+    closures = [lambda: None, lambda: None]
+    for closure in closures:
+        with accelerator.accumulate():
+            optimizer.step(closure)
+    assert optimizer.closures == closures
 
 
 class Engine(AcceleratedOptimizer):
@@ -114,15 +177,53 @@ def test_the_scheduler_keeps_its_tie_to_the_optimizer(loop):
 
 def test_a_parameter_group_that_is_added_later_is_watched(loop):
     record, _ = loop(scaler=None).prepare()
-    extra = torch.nn.Parameter(torch.ones(()))
-    record.optimizer.add_param_group({"params": [extra]})
-    (extra * 2).backward()
-    record.optimizer.step()
-    assert record.optimizer.applied_step == 1
+    for number in range(2):
+        extra = torch.nn.Parameter(torch.ones(()))
+        record.optimizer.add_param_group({"params": [extra]})
+        (extra * 2).backward()
+        record.optimizer.step()
+        assert record.optimizer.applied_step == number + 1
 
 
-def test_a_closure_is_passed_on(loop):
+def test_a_backward_pass_before_an_optimizer_was_prepared_is_none_of_its_own(loop):
+    record = loop(batches=1, scaler=None).run()
+    later = record.accelerator.prepare(torch.optim.SGD(torch.nn.Linear(1, 1).parameters()))
+    later.step()
+    assert later.attempted_step == 0
+
+
+@pytest.mark.parametrize("scaler", [None, {}])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_second_step_on_the_same_gradients_is_no_attempt(loop, scaler, tied):
+    record, loader = loop(scaler=scaler).prepare()
+    if not tied:
+        record.optimizer.start_counting(None, record.optimizer.passes)
+    record.accelerator.backward(record.model(next(iter(loader))).mean())
+    for _ in range(2):
+        record.optimizer.step()
+    assert (record.optimizer.attempted_step, record.optimizer.applied_step) == (1, 1)
+
+
+def test_a_restarted_optimizer_has_skipped_nothing(loop):
+    copied = copy.deepcopy(loop(infinite=[0], batches=1).run().optimizer)
+    assert copied.step_was_skipped
+    copied.restart({"attempted": 5, "applied": 3, "skipped": 2, "skipped_in_a_row": 1})
+    assert not copied.step_was_skipped
+    assert copied.counts() == {"attempted": 5, "applied": 3, "skipped": 2, "skipped_in_a_row": 1}
+
+
+@pytest.mark.parametrize("set_to_none", [True, False, None])
+def test_gradients_are_reset_as_asked(loop, set_to_none):
     record, loader = loop(scaler=None).prepare()
+    record.accelerator.backward(record.model(next(iter(loader))).mean())
+    record.optimizer.zero_grad(set_to_none=set_to_none)
+    grads = [parameter.grad for parameter in record.model.parameters()]
+    assert all(grad is None if set_to_none in (True, None) else not grad.any() for grad in grads)
+
+
+@pytest.mark.parametrize("scaler", [None, {}])
+def test_a_closure_is_passed_on(loop, scaler):
+    record, loader = loop(scaler=scaler).prepare()
     called = []
     record.accelerator.backward(record.model(next(iter(loader))).mean())
     record.optimizer.step(lambda: called.append(1))
@@ -137,6 +238,29 @@ def test_an_error_in_the_step_is_no_update(loop):
         record.optimizer.step()
     assert record.accelerator.attempted_step == record.optimizer.attempted_step == 0
     assert isinstance(record.optimizer.scaler, torch.amp.GradScaler)
+
+
+def test_what_was_in_place_of_the_step_before_counting_goes_on_being_called(loop):
+    record, loader = loop(accelerate.Accelerator, scaler=None).prepare()
+    calls, plain_step = [], record.optimizer.step
+    record.optimizer.step = lambda *args: (calls.append(args), plain_step(*args))[1]
+    accelerate_ext.attach(record.accelerator)
+    record.accelerator.backward(record.model(next(iter(loader))).mean())
+    record.optimizer.step()
+    assert (calls, record.optimizer.applied_step) == ([()], 1)
+
+
+def test_a_scheduler_made_while_counting_finds_its_optimizer_after_it(loop):
+    record, loader = loop(scaler=None).prepare()
+    scheduler = torch.optim.lr_scheduler.StepLR(record.optimizer, 1)
+    batch = next(iter(loader))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch warns of steps that it did not see
+        for _ in range(2):
+            record.accelerator.backward(record.model(batch).mean())
+            record.optimizer.step()
+            scheduler.step()
+            accelerate_ext.detach(record.accelerator)
 
 
 def test_a_wrapped_scheduler_patch_on_the_inner_step_survives(loop):

@@ -80,6 +80,18 @@ def test_outside_of_windows_the_scale_waits_for_the_second_step(pair):
     assert accelerator.attempted_step == 2
 
 
+def test_a_second_step_on_the_same_gradients_ends_the_attempt(pair):
+    accelerator, first, second, one, two = pair()
+    calls = count_updates(accelerator)
+    accelerator.backward((first(ONE) + second(ONE)).sum() * -2)
+    one.step()
+    assert calls == []
+    one.step()
+    assert calls != []
+    two.step()
+    assert (one.attempted_step, two.applied_step, second.weight.item()) == (1, 1, 2.0)
+
+
 def test_outside_of_windows_a_backward_pass_ends_the_attempt(pair):
     accelerator, first, second, one, two = pair()
     for factor in (INF, -2.0):
