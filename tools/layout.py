@@ -12,7 +12,6 @@ from .loop.script import Script
 from .loop.tree import inner_blocks
 from .source import Edit, Source
 
-
 _SPANS_LINES = re.compile(r"'''|\\\n|" + '"""')  # without one of these no string goes over the end of its line
 
 

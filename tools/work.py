@@ -19,7 +19,7 @@ from .loop.obstacles import Refusal
 from .loop.paths import State, StepSite
 from .loop.script import Scope, Script
 from .loop.traits import Traits
-from .loop.tree import expressions, within
+from .loop.tree import expressions, walk, within
 from .loop.window import Windows
 from .options import Options
 from .site import Outcome, Site
@@ -135,7 +135,7 @@ class Work:
             if state is None or state.is_after_step or not isinstance(node, ast.Assign):
                 continue
             scope, name = self.script.places[node].scope, key(node.targets[0])
-            others = {item.id for item in ast.walk(node.value) if isinstance(item, ast.Name)} - {"int", "self"}
+            others = {item.id for item in walk(node.value) if isinstance(item, ast.Name)} - {"int", "self"}
             read = self.names_of(scope, counters, node.value)
             is_only = name is not None and len(read) == 1 and others <= {root(read[0])}
             if is_only and name is not None and scope in self.flow.stepping and len(scope.bindings.get(name, ())) == 1:
@@ -147,7 +147,7 @@ class Work:
         """How those of the counters that an expression or a statement reads are called there."""
         wanted = set(counters)
         words = {last(who.key) for who in wanted}
-        items = expressions(node) if isinstance(node, ast.stmt) else ast.walk(node)
+        items = expressions(node) if isinstance(node, ast.stmt) else walk(node)
         found = [name for item in items if (name := key(item)) is not None and last(name) in words]
         return [name for name in dict.fromkeys(found) if self.objects.identity(scope, name) in wanted]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from .names import key
 
 
-@dataclass
+@dataclass(slots=True)
 class Binding:
     """One place that gives a key its value. `position` is the index in an unpacked value, -1 where it is whole."""
 

@@ -87,7 +87,7 @@ class Blocks:
             if is_open and state.sync is not False and self._is_tail(node):
                 tail.append(node)
                 continue
-            for inner in self._inner(node):
+            for _, inner in inner_blocks(node):
                 yield from self._visit(inner, scope)
         if tail and scope in self.flow.stepping:  # a function that is called behind a step is gated where it is called
             state = self.flow.before[tail[0]]
@@ -113,12 +113,6 @@ class Blocks:
         tests = [self.flow.tests[inner] for inner in within([node]) if inner is not node and inner in self.flow.tests]
         return any(item.kind == kind if kind else item.kind != "other" for test in tests for item in test.clauses)
 
-    @staticmethod
-    def _inner(node: ast.stmt) -> list[list[ast.stmt]]:
-        blocks = [getattr(node, arm, None) or [] for arm in ("body", "orelse", "finalbody")]
-        blocks += [handler.body for handler in getattr(node, "handlers", ())]
-        return [*blocks, *(case.body for case in getattr(node, "cases", ()))]
-
     def _flagged(self, node: ast.If, test: Test, state: State, scope: Scope, rest: list[ast.stmt]) -> list[Block]:
         leaves = isinstance(node.body[-1], (ast.Continue, ast.Return, ast.Break, ast.Raise))
         if test.find("skip", True) or test.needs_applied or test.spares_only_skips:
@@ -128,8 +122,8 @@ class Blocks:
         if test.holds_without_sync and leaves and not node.orelse:
             return self._early(node, test, state, scope, rest)
         role = self._unclear(node, test, state)
-        blocks = [] if role is Role.UNCLEAR else self._inner(node)
-        inner = [found for block in blocks for found in self._visit(block, scope)]
+        blocks = [] if role is Role.UNCLEAR else inner_blocks(node)
+        inner = [found for _, block in blocks for found in self._visit(block, scope)]
         return [Block(role, node, scope, state, node.body, test), *inner]
 
     def _unclear(self, node: ast.If, test: Test, state: State) -> Role:
@@ -154,7 +148,7 @@ class Blocks:
 
     def _guard(self, node: ast.If, test: Test, state: State, scope: Scope) -> list[Block]:
         role = self._role(node, state)
-        blocks = self._inner(node) if role is not Role.BOOKKEEPING else [node.orelse]
+        blocks = [node.body, node.orelse] if role is not Role.BOOKKEEPING else [node.orelse]
         inner = [found for block in blocks for found in self._visit(block, scope)]
         return [Block(role, node, scope, state, node.body, test), *inner]
 

@@ -169,12 +169,11 @@ class Flags:
     def _accelerator_text(self, scope: Scope, wanted: set[Identity]) -> str | None:
         here: Scope | None = scope
         owner = scope.owner
-        found: list[str] = []
+        named: list[str] = []
         while here is not None:
-            found += list(here.bindings) if not isinstance(here.node, ast.ClassDef) else []
+            named += self.objects.accelerators_in(here, scope) if not isinstance(here.node, ast.ClassDef) else []
             here = here.parent
-        found += list(owner.bindings) if owner is not None else []
-        named = [name for name in found if self.objects.may_be_accelerator(scope, name)]
+        named += self.objects.accelerators_in(owner, scope) if owner is not None else []
         fitting = [name for name in named if self.objects.identity(scope, name) in wanted]
         if fitting or len({self.objects.identity(scope, name) for name in named}) == 1:
             return (fitting or named)[0]

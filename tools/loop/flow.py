@@ -40,6 +40,7 @@ class Flow:
                 self._sites[node] = found
                 self.steps += found
         self.stepping = self._callers({site.scope for site in self.steps})
+        self._attempting = {node for statements in self.stepping.values() for node in statements}
         self.base_sync = True if objects.accumulation == "none" else None
 
     def _callers(self, scopes: set[Scope]) -> dict[Scope, set[ast.stmt]]:
@@ -115,8 +116,8 @@ class Flow:
         return state
 
     def _through(self, node: ast.stmt, state: State) -> State | None:
-        if isinstance(node, (ast.Expr, ast.Assign, ast.AugAssign)):
-            return self._called(node, state)
+        if type(node) in (ast.Expr, ast.Assign, ast.AugAssign):
+            return self._called(node, state) if state.is_after_step or node in self._attempting else state
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             return state
         if isinstance(node, (ast.Return, ast.Raise, ast.Continue, ast.Break)):
@@ -137,8 +138,8 @@ class Flow:
 
     def _called(self, node: ast.stmt, state: State) -> State:
         """The state after the calls that a statement itself makes."""
-        scope = self.script.places[node].scope
-        if node in self.stepping.get(scope, ()):
+        if node in self._attempting:
+            scope = self.script.places[node].scope
             for site in self._sites.get(node, ()):
                 state = replace(state, paths=frozenset(replace(p, steps=(*p.steps, site)) for p in state.paths))
             for call in calls_of(node):
@@ -146,7 +147,7 @@ class Flow:
                 if function is not None and function in self.stepping:
                     state = self._joined(state, self.summary(function))
         elif state.is_after_step and (only := call_of(node)) is not None:
-            function = self.script.function(scope, only)
+            function = self.script.function(self.script.places[node].scope, only)
             if function is not None:
                 self.entries.setdefault(function, []).append(state)
         return state

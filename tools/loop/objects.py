@@ -99,13 +99,14 @@ class Objects:
             self._kinds[who.scope, who.key] = self._kind(who, name)
         return self._kinds[who.scope, who.key]
 
-    def may_be_accelerator(self, scope: Scope, name: str) -> bool:
-        """`kind(...) == "accelerator"`, without a look at names that nothing suggests to be one."""
-        is_likely = names.suggests_accelerator(name) or any(
-            isinstance(item.value, (ast.Name, ast.Attribute)) or names.builds_accelerator(item.value)
-            for item in self.script.bindings(scope, name)
-        )
-        return is_likely and self.kind(scope, name) == "accelerator"
+    def accelerators_in(self, home: Scope, scope: Scope) -> list[str]:
+        """Keys that `home` binds and that are accelerators when `scope` reads them."""
+        return [
+            name
+            for name, found in home.bindings.items()
+            if names.suggests_accelerator(name) or any(_may_be_accelerator(item) for item in found)
+            if self.kind(scope, name) == "accelerator"
+        ]
 
     def is_lookalike(self, scope: Scope, name: str) -> bool:
         """Whether an object only has the words of an accelerator: it is built from a class that is none."""
@@ -279,6 +280,11 @@ _BUILDERS = (
     ("optimizer", names.builds_optimizer),
     ("bar", names.builds_bar),
 )
+
+
+def _may_be_accelerator(binding: Binding) -> bool:
+    """Whether a name is given another one, or an accelerator that is built here."""
+    return isinstance(binding.value, (ast.Name, ast.Attribute)) or names.builds_accelerator(binding.value)
 
 
 def argument_of(function: Scope, call: ast.Call, parameter: str) -> ast.expr | None:

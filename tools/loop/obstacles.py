@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .names import class_of
 from .objects import Identity
 from .paths import Path, StepSite
+from .tree import walk
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def unusable(paths: list[Path], sites: list[StepSite]) -> Refusal | None:
 def _updates_in_backward(who: Identity) -> bool:
     """Whether an optimizer is one of those whose `step` does nothing."""
     values = [item.value for item in who.scope.bindings.get(who.key, [])]
-    calls = [item for value in values if value is not None for item in ast.walk(value) if isinstance(item, ast.Call)]
+    calls = [item for value in values if value is not None for item in walk(value) if isinstance(item, ast.Call)]
     return any(re.search(r"lomo$", class_of(item), re.IGNORECASE) for item in calls)
 
 

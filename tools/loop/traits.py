@@ -11,7 +11,7 @@ from .conditions import counter_of
 from .flow import Flow
 from .names import key
 from .script import Scope
-from .tree import call_of, calls_of, expressions, within
+from .tree import call_of, calls_of, expressions, walk, within
 
 _CLIP = re.compile(r"clip_grad|clip_gradient|clip_grads|\bclip_", re.IGNORECASE)
 _NORM = re.compile(r"grad_?norm|norm_?grad|grad.*norm", re.IGNORECASE)
@@ -178,7 +178,7 @@ class Traits:
     def trigger(self, test: ast.expr, counters: Iterable[str]) -> bool:
         """Whether a test comes true at single values of a counter, and so again while the counter stands still."""
         wanted = set(counters)
-        for item in ast.walk(test):
+        for item in walk(test):
             if isinstance(item, ast.BinOp) and isinstance(item.op, ast.Mod) and _reads(item.left, wanted):
                 return True
             if isinstance(item, ast.Compare) and isinstance(item.ops[0], (ast.Eq, ast.In)):
@@ -200,7 +200,7 @@ class Traits:
 
 
 def _reads(node: ast.expr, wanted: set[str]) -> bool:
-    return any(key(item) in wanted for item in ast.walk(node))
+    return any(key(item) in wanted for item in walk(node))
 
 
 def _called(call: ast.Call) -> str:

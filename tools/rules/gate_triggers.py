@@ -50,8 +50,8 @@ def gate_triggers(work: Work) -> None:
         return
     counters = counters | work.copies(counters)
     gated = work.closed()
-    words = "|".join(sorted({rf"{re.escape(last(item.key))}\b" for item in counters}))
-    for node in work.script.statements_with(re.compile(words)):
+    words = sorted({rf"{re.escape(last(item.key))}\b" for item in counters})
+    for node in work.script.statements_with(*map(re.compile, words)):
         if (
             id(node) in gated
             or node not in work.flow.before

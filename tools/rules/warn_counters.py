@@ -52,8 +52,8 @@ def _budgets(work: Work) -> None:
                 f"epoch budget `{text}`: with k skipped updates the run can end k updates short",
             )
     counters = work.counters()
-    words = "|".join(sorted({rf"{re.escape(names.last(who.key))}\W*//" for who in counters}))
-    for node in work.script.statements_with(re.compile(words)) if words else ():
+    words = sorted({rf"{re.escape(names.last(who.key))}\W*//" for who in counters})
+    for node in work.script.statements_with(*map(re.compile, words)):
         for item in expressions(node):
             is_division = isinstance(item, ast.BinOp) and isinstance(item.op, ast.FloorDiv)
             if (
