@@ -14,10 +14,14 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from accelerate_ext.ema import PostHocEMA
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # its place before torch 2.6
+    from torch.distributed._composable.fsdp import fully_shard
 
 
 def build():
@@ -58,7 +62,7 @@ def save_checkpoint(model, folder):
         dcp.save(model.state_dict(), storage_writer=writer)
     whole = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in model.state_dict().items()}
     if dist.get_rank() == 0:
-        (folder / "whole").mkdir()
+        (folder / "whole").mkdir(parents=True)
         save_file(
             {name: tensor.contiguous() for name, tensor in whole.items()}, folder / "whole" / "model.safetensors"
         )
