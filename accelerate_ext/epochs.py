@@ -66,6 +66,6 @@ def run_epochs(plan: EpochPlan, read_counts: Callable[[], dict[str, int]]) -> It
                 f"epochs() ends after epoch {epoch - 1} with {counts['applied']} updates applied in place of "
                 f"{plan._max_applied_steps}: {reason}",
                 RuntimeWarning,
-                stacklevel=3,
+                stacklevel=2,
             )
             return

@@ -8,6 +8,7 @@ import warnings
 import pytest
 
 import accelerate_ext
+from accelerate_ext.epochs import EpochPlan
 
 
 def epochs_of(loop, max_applied_steps, infinite=(), batches=4, accumulation=1, breaks=True, **options):
@@ -71,6 +72,39 @@ def test_it_is_bounded_when_nothing_is_attempted(loop):
     assert seen == [0, 1]
 
 
+def test_the_warning_points_at_the_loop(loop):
+    record, _ = loop().prepare()
+    with pytest.warns(RuntimeWarning, match="the last epoch") as warned:
+        list(record.accelerator.epochs(8, 4))
+    assert [warning.filename for warning in warned] == [__file__]
+    assert str(warned[0].message) == (
+        "epochs() ends after epoch 1 with 0 updates applied in place of 8: the last epoch attempted no update"
+    )
+
+
+def test_an_epoch_of_skips_ends_the_loop_only_once_the_epochs_without_skips_are_used_up():
+    plan = EpochPlan(9, 4, patience=None)
+    assert plan.budget() == 3
+    assert plan.reason_to_give_up(2, attempts_in_last_epoch=0, skipped_in_a_row=99) is None
+    assert plan.reason_to_give_up(3, attempts_in_last_epoch=0, skipped_in_a_row=99) is not None
+    assert EpochPlan(8, 4, patience=None).budget() == 2
+
+
+@pytest.mark.parametrize(
+    ("updates_per_epoch", "patience", "limit"), [(4, None, 50), (4, 7, 7), (4, 3, 4), (70, None, 70), (70, 50, 70)]
+)
+def test_a_streak_ends_the_loop_when_it_is_an_epoch_long_and_as_long_as_patience(updates_per_epoch, patience, limit):
+    plan = EpochPlan(1, updates_per_epoch, patience)
+    assert plan.reason_to_give_up(1, 1, limit - 1) is None
+    assert plan.reason_to_give_up(1, 1, limit) == f"the last {limit} updates were all skipped"
+
+
+def test_data_are_used_up_by_attempts():
+    plan = EpochPlan(100, 4, patience=None)
+    assert [plan.first_epoch(attempted) for attempted in (0, 3, 4, 7, 8)] == [0, 0, 1, 1, 2]
+    assert [plan.is_done(applied) for applied in (99, 100, 101)] == [False, True, True]
+
+
 def test_reaching_the_number_warns_about_nothing(loop):
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
@@ -102,6 +136,8 @@ def test_it_goes_on_where_the_data_were_left(loop):
         ((1.5, 4), "`max_applied_steps` must be a whole number from 0 up, got 1.5"),
         ((10, 0), "`updates_per_epoch` must be a whole number from 1 up, got 0"),
         ((10, 2.5), "`updates_per_epoch` must be a whole number from 1 up, got 2.5"),
+        ((True, 4), "`max_applied_steps` must be a whole number from 0 up, got True"),
+        ((10, True), "`updates_per_epoch` must be a whole number from 1 up, got True"),
         ((10, 4, 0), "`max_consecutive_skips` must be None or a whole number from 1 up, got 0"),
     ],
 )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+import torch
+from torch.amp import GradScaler
 
 import accelerate_ext
+from accelerate_ext.streak import too_many_skips
 
 
 @pytest.mark.parametrize("limit", [0, -1, 2.5, True, "50"])
@@ -22,6 +27,43 @@ def test_a_skipped_streak_raises_at_the_limit_and_names_the_scales(loop):
     assert "learning rate" in str(error.value)
     assert "65504 in float16" in str(error.value)
     assert "2**-128" in str(error.value)
+
+
+SCALER = GradScaler("cpu", init_scale=2.0)
+WITH_SCALER = SimpleNamespace(scaler=SCALER, optimizer=None)
+WITH_ENGINE = SimpleNamespace(scaler=None, optimizer=SimpleNamespace(loss_scale=2))
+PLAIN = SimpleNamespace(scaler=None, optimizer=SimpleNamespace())
+DISABLED = SimpleNamespace(scaler=GradScaler("cpu", enabled=False), optimizer=SimpleNamespace())
+NO_SCALE = (
+    "3 updates in a row were skipped (`max_consecutive_skips` is 2); no loss scale is in use. "
+    "Look at the loss and the inputs of the last batches (is one of them not finite?) and at the learning rate. "
+    "Pass a larger `max_consecutive_skips` to tolerate more, or None to never stop."
+)
+WITH_SCALE = (
+    "3 updates in a row were skipped (`max_consecutive_skips` is 2); "
+    "the loss scale was 16 before them and is 2 now. "
+    "Look at the loss and the inputs of the last batches (is one of them not finite?) and at the learning rate, "
+    "and at layers whose activations exceed 65504 in float16; weights trained in bfloat16 often need bfloat16. "
+    "Pass a larger `max_consecutive_skips` to tolerate more, or None to never stop: below a loss scale of 2**-128 "
+    "a GradScaler passes non-finite gradients on, and the weights are lost."
+)
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "scale_then", "message"),
+    [
+        ([WITH_SCALER], 16.0, WITH_SCALE),
+        ([WITH_SCALER], torch.tensor(16.0), WITH_SCALE),
+        ([WITH_SCALER], None, WITH_SCALE),  # three times halved
+        ([PLAIN, DISABLED, WITH_SCALER, WITH_ENGINE], 16.0, WITH_SCALE),
+        ([PLAIN, WITH_ENGINE], 16, WITH_SCALE),
+        ([WITH_ENGINE], None, NO_SCALE),
+        ([PLAIN, DISABLED], 16.0, NO_SCALE),
+    ],
+)
+def test_the_message_says_what_is_known_of_the_loss_scale(optimizers, scale_then, message):
+    SCALER.scale(torch.ones(()))
+    assert too_many_skips(3, 2, optimizers, scale_then) == message
 
 
 def test_an_applied_update_ends_the_streak(loop):
