@@ -87,7 +87,7 @@ def read_state(path: Path) -> Any:
                 raise ValueError(f"`format` must be {_FORMAT!r}, got {metadata.get('format')!r}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return _put_back(json.loads(metadata["state"]), tensors)
-    except (SafetensorError, ValueError, KeyError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} must hold an average that `save_state` wrote: {error}") from error
 
 
@@ -102,9 +102,12 @@ def _take_out(value: Any, tensors: dict[str, torch.Tensor]) -> Any:
         tensors[name] = value.detach().to("cpu", copy=True).contiguous()
         return {"tensor": name}
     if isinstance(value, Mapping):
+        if strange := [key for key in value if not isinstance(key, (str, int, float))]:
+            raise TypeError(f"the state of an average must have words or numbers as keys, got {strange[0]!r}")
         return {"dict": [[key, _take_out(item, tensors)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
-        return {type(value).__name__: [_take_out(item, tensors) for item in value]}
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [_take_out(item, tensors) for item in value]}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"the state of an average must hold tensors, numbers, strings, lists and dicts, got {value!r}")

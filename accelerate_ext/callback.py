@@ -144,8 +144,12 @@ class AppliedStepCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         states = self._averages.states()
         folder = _checkpoint_folder(args, state)
-        if states and state.is_world_process_zero and folder.is_dir():
+        if not states or not state.is_world_process_zero:
+            return
+        if folder.is_dir():
             write_states(folder, states)
+        else:  # a trial of a hyperparameter search has a folder of its own, of which callbacks are not told
+            warnings.warn(f"there is no {folder}: the average was not saved with this checkpoint", stacklevel=2)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -69,9 +69,13 @@ def finish_interrupted(target: Path) -> None:
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file beside `path`, and rename it when it is on the disk."""
     temporary = path.with_name(f".{path.name}.{_INCOMING}")
-    write(temporary)
-    _flush(temporary)
-    os.replace(temporary, path)
+    try:
+        write(temporary)
+        _flush(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     flush_folder(path.parent)
 
 

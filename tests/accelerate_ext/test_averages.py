@@ -130,3 +130,18 @@ def test_a_damaged_file_is_named(tmp_path, damage):
         save_file({"t": torch.ones(1)}, path)
     with pytest.raises(CheckpointError, match=r"average_x\.safetensors must hold an average"):
         read_state(path)
+
+
+def test_words_and_numbers_are_keys_and_come_back_as_what_they_were(tmp_path):
+    state = {"a": {1: torch.zeros(2), 0.5: torch.Size([2, 3])}, "b": [(1, [2])]}
+    write_states(tmp_path, {"mine": state})
+    got = read_state(tmp_path / "average_mine.safetensors")
+    assert list(got["a"]) == [1, 0.5]
+    assert (got["a"][0.5], got["b"]) == ((2, 3), [(1, [2])])
+
+
+@pytest.mark.parametrize("key", [("a", 1), None, b"a"])
+def test_a_key_that_would_not_come_back_is_refused_when_it_is_saved(tmp_path, key):
+    with pytest.raises(TypeError, match="must have words or numbers as keys"):
+        write_states(tmp_path, {"mine": {key: 1}})
+    assert not list(tmp_path.iterdir())

@@ -284,3 +284,11 @@ def test_a_resume_takes_up_the_counts_of_an_attached_accelerator_too(make, tmp_p
     trainer.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-3"))
     assert (callback.attempted_step, callback.applied_step) == (6, 5)
     assert (trainer.accelerator.attempted_step, trainer.accelerator.applied_step) == (6, 5)
+
+
+def test_an_average_that_is_not_saved_is_told(make):
+    trainer = make()
+    callback = accelerate_ext.AppliedStepCallback(ema=EMA(trainer.model))
+    state = transformers.TrainerState(global_step=7)
+    with pytest.warns(UserWarning, match=r"there is no .*checkpoint-7: the average was not saved"):
+        callback.on_save(trainer.args, state, transformers.TrainerControl())

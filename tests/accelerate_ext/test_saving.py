@@ -223,3 +223,13 @@ def test_a_tilde_is_the_home_folder_as_it_is_for_loading(loop, tmp_path, monkeyp
     assert not list((tmp_path / "elsewhere").iterdir())
     record.accelerator.load_state("~/checkpoint")
     assert record.accelerator.applied_step == 2
+
+
+def test_a_write_that_fails_leaves_no_part_of_a_file(tmp_path):
+    def fails(path):
+        path.write_text("half")
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        write_whole(tmp_path / "file", fails)
+    assert not list(tmp_path.iterdir())
