@@ -106,11 +106,11 @@ def sweep(
 def _widths(given: tuple[str, ...]) -> dict[str, float]:
     widths = {}
     for text in given:
-        pattern, separator, width = text.rpartition("=")
+        pattern, _, width = text.rpartition("=")
+        if not pattern:
+            raise click.BadParameter(f"{text!r} must be PATTERN=SIGMA_REL", param_hint="--width")
         try:
             widths[pattern] = check_sigma_rel(float(width))
         except ValueError as error:
             raise click.BadParameter(f"{text!r}: {error}", param_hint="--width") from error
-        if not separator or not pattern:
-            raise click.BadParameter(f"{text!r} must be PATTERN=SIGMA_REL", param_hint="--width")
     return widths

@@ -107,7 +107,7 @@ def _choose(sources: list[Source], step: float | None, sigma_rel: float | None) 
         wanted = [source for source in wanted if abs(source.gamma - gamma) < 1e-6 * (1 + gamma)]
     reachable = [s for s in wanted if any(other is not s and other.t >= s.t for other in sources)]
     if not reachable:
-        found = ", ".join(f"{source.step:g}" for source in averages[-10:])
+        found = ", ".join([f"{step:g}" for step in dict.fromkeys(source.step for source in averages)][-10:])
         asked = [] if step is None else [f"step {step:g}"]
         asked += [] if sigma_rel is None else [f"sigma_rel {sigma_rel:g}"]
         raise SnapshotError(

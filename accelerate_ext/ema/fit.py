@@ -117,14 +117,6 @@ def leave_one_out(t: ArrayLike, gamma: ArrayLike, noise: ArrayLike = 0.0) -> Arr
     return np.asarray(result, dtype=np.float64)
 
 
-def predicted_error(t_in: ArrayLike, gamma_in: ArrayLike, t_out: ArrayLike, gamma_out: ArrayLike) -> Array:
-    """The error that the walk fit expects for each wanted average, without keeping its weights.
-
-    Shapes: as in ``fit``; result (O,).
-    """
-    return fit(t_in, gamma_in, t_out, gamma_out).predicted_error
-
-
 def describe(
     weights: Array,
     t: Array,

@@ -195,9 +195,13 @@ def _log_ratio(early: Array, late: Array) -> Array:
 def _checked(t_a: ArrayLike, gamma_a: ArrayLike, t_b: ArrayLike, gamma_b: ArrayLike) -> tuple[Array, ...]:
     values = tuple(np.asarray(value, dtype=np.float64) for value in (t_a, gamma_a, t_b, gamma_b))
     for t in (values[0], values[2]):
-        if not (np.isfinite(t) & (t > 0)).all():
-            raise ValueError(f"every `t` must be a finite number of applied steps above 0, got {t.tolist()}")
+        if not (good := np.isfinite(t) & (t > 0)).all():
+            raise ValueError(f"every `t` must be a finite number of applied steps above 0, got {_listed(t[~good])}")
     for gamma in (values[1], values[3]):
-        if not (gamma > -1).all():
-            raise ValueError(f"every `gamma` must be above -1, got {gamma.tolist()}")
+        if not (good := gamma > -1).all():
+            raise ValueError(f"every `gamma` must be above -1, got {_listed(gamma[~good])}")
     return values
+
+
+def _listed(values: Array) -> str:
+    return ", ".join(f"{value:g}" for value in np.unique(values)[:10])

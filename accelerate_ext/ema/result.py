@@ -95,7 +95,7 @@ def judge(result: Reconstruction, force: bool) -> None:
     if far and not force:
         raise ReconstructionError(
             f"the predicted error must not be above {REFUSE_ABOVE:.0%}, it is {', '.join(far)} {advice}. Choose a "
-            "width nearer to the stored ones, or go on all the same (force=True, --force)"
+            "width or a step nearer to the stored ones, or go on all the same (force=True, --force)"
         )
     if off:
         warnings.warn(f"predicted error for {', '.join(off)} {advice}", ReconstructionWarning, stacklevel=3)

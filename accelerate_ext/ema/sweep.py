@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import io
 import json
 import math
@@ -160,13 +161,7 @@ def sweep(
     """
     widths, results, measure = _checked(sigma_rel, direction, batch), Path(results), Measure(metric)
     place = Path(folder) if folder else results.parent / f"{results.stem}-averages"
-
-    def build(some: Sequence[float], dry_run: bool = False) -> Reconstruction:
-        chosen: dict[str, Any] = {"step": step, "fit": fit, "output": place, "dtype": dtype, "options": options}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ReconstructionWarning)  # the predicted errors are part of the results
-            return reconstruct(inputs, some, force=True, overwrite=True, dry_run=dry_run, **chosen)
-
+    build = functools.partial(_build, inputs, step=step, fit=fit, output=place, dtype=dtype, options=options)
     expected = build(widths, dry_run=True)
     settings = _settings(inputs, measure, expected, dtype, options)
     done = _started(results, Sweep(settings, (), label, direction))
@@ -178,6 +173,12 @@ def sweep(
                 done.save(results)
                 bar.update()
     return done
+
+
+def _build(inputs: Inputs, widths: Sequence[float], **chosen: Any) -> Reconstruction:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReconstructionWarning)  # the predicted errors are part of the results
+        return reconstruct(inputs, widths, force=True, overwrite=True, **chosen)
 
 
 def _missing(done: Sweep, errors: Mapping[float, float], force: bool) -> list[float]:

@@ -63,20 +63,13 @@ def thin(
     found = _snapshots_of_one_run(Path(directory))
     expected = _Expected.of(found, wanted)
     kept = list(range(len(found)))
-    before = after = expected.worst_error(kept)
+    before = expected.worst_error(kept)
     if max_error is not None and before > max_error:
         raise ValueError(
             f"all {len(found)} snapshots in {directory} give an expected error of {before:.2g} over {wanted}, above "
             f"max_error={max_error:g} already; nothing was removed"
         )
-    removed: list[int] = []
-    while keep is None or len(kept) > keep:
-        error, candidate = expected.least_missed(kept)
-        if candidate is None or (max_error is not None and not error <= max_error):
-            break
-        kept.remove(candidate)
-        removed.append(candidate)
-        after = error
+    removed, after = expected.thinned(kept, keep, max_error)
     gone = tuple(found[index] for index in removed)
     paths = [path for snapshot in gone for path in reversed(snapshot.paths)]  # the file that a set is listed by last
     size = sum(path.stat().st_size for path in paths)
@@ -143,7 +136,19 @@ class _Expected:
         )
         return float(made.predicted_error.max())
 
-    def least_missed(self, kept: Sequence[int]) -> tuple[float, int | None]:
+    def thinned(self, kept: list[int], keep: int | None, max_error: float | None) -> tuple[list[int], float]:
+        """Takes out of `kept` what may go, and gives that in its order, with the largest error that is left."""
+        removed, after = [], self.worst_error(kept)
+        while keep is None or len(kept) > keep:
+            error, candidate = self._least_missed(kept)
+            if candidate is None or (max_error is not None and not error <= max_error):
+                break
+            kept.remove(candidate)
+            removed.append(candidate)
+            after = error
+        return removed, after
+
+    def _least_missed(self, kept: Sequence[int]) -> tuple[float, int | None]:
         """The snapshot without which the largest error is smallest, and that error; those of the last time stay."""
         errors = [
             (self.worst_error([other for other in kept if other != index]), index)

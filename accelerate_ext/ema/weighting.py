@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -97,7 +97,7 @@ class DecayWeighting:
     use_ema_warmup: bool | None = None
     inv_gamma: float = 1.0
     power: float = 2 / 3
-    num_averages: int = 1
+    num_averages: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         numbers = {
@@ -105,12 +105,14 @@ class DecayWeighting:
         }
         if strange := [f"`{name}` ({value!r})" for name, value in numbers.items() if not isinstance(value, Real)]:
             raise TypeError(f"these must be numbers: {', '.join(strange)}")
+        if self.use_ema_warmup not in (None, True, False):
+            raise TypeError(f"`use_ema_warmup` must be None, True or False, got {self.use_ema_warmup!r}")
         wrong = []
         if not 0 <= self.decay <= 1:
             wrong.append(f"`decay` must lie between 0 and 1, got {self.decay}")
         if not 0 <= self.min_decay <= 1:
             wrong.append(f"`min_decay` must lie between 0 and 1, got {self.min_decay}")
-        if self.update_after_step < 0 or int(self.update_after_step) != self.update_after_step:
+        if not (0 <= self.update_after_step < math.inf and int(self.update_after_step) == self.update_after_step):
             wrong.append(f"`update_after_step` must be a step, 0 or more, got {self.update_after_step}")
         if not self.inv_gamma > 0 or not self.power > 0:
             wrong.append(f"`inv_gamma` and `power` must be above 0, got {self.inv_gamma} and {self.power}")

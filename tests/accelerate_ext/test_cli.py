@@ -211,3 +211,8 @@ def test_the_installed_command_runs(snapshots):
     )
     assert ran.returncode == 0, ran.stderr
     assert len(json.loads(ran.stdout)["sources"]) == 16
+
+
+def test_a_width_of_some_tensors_says_what_it_lacks(run, snapshots):
+    code, _, err = run("reconstruct", snapshots, "-s", 0.1, "--width", "foo", "--dry-run")
+    assert code == 2 and "'foo' must be PATTERN=SIGMA_REL" in err

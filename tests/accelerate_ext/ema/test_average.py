@@ -531,3 +531,16 @@ def test_numbers_and_tensors_may_take_turns():
     for width in (0.05, 0.10):
         for name, average in plain.averages(width).items():
             torch.testing.assert_close(mixed.averages(width)[name], average, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"use_ema_warmup": "no"}, TypeError, "`use_ema_warmup` must be None, True or False, got 'no'"),
+        ({"update_after_step": float("nan")}, ValueError, "`update_after_step` must be a step, 0 or more, got nan"),
+        ({"update_after_step": float("inf")}, ValueError, "`update_after_step` must be a step, 0 or more, got inf"),
+    ],
+)
+def test_a_warm_up_that_is_none_is_refused(options, error, text):
+    with pytest.raises(error, match=text):
+        EMA(nn.Linear(1, 1), **options)

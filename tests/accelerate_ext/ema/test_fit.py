@@ -19,6 +19,10 @@ def gamma_of(sigma) -> float:
     return profile.RAW if sigma == "raw" else profile.gamma_from_sigma_rel(float(sigma))
 
 
+def predicted_error(*averages):
+    return fits.fit(*averages).predicted_error
+
+
 def evenly(count: int, widths=(0.05, 0.10), t: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
     steps = np.repeat(np.arange(1, count + 1) * t / count, len(widths))
     return steps, np.tile([gamma_of(width) for width in widths], count)
@@ -54,7 +58,7 @@ def test_profile_weights_equal_the_reference(case, sum_to_one, key):
 @pytest.mark.parametrize("count", TABLE)
 def test_predicted_errors_of_two_averages_equal_the_reference(count):
     widths = list(TABLE[count])
-    got = fits.predicted_error(*evenly(int(count)), 1.0, [gamma_of(width) for width in widths])
+    got = predicted_error(*evenly(int(count)), 1.0, [gamma_of(width) for width in widths])
     assert got == pytest.approx([float(TABLE[count][width]) for width in widths], rel=1e-6, abs=1e-12)
 
 
@@ -87,7 +91,7 @@ def test_no_other_weights_that_add_up_to_one_have_a_smaller_expected_error():
 
 @pytest.mark.parametrize("width", [0.075, 0.13, 0.15])
 def test_squared_error_falls_at_least_as_the_fourth_power_of_the_number_of_snapshots(width):
-    few, many = (fits.predicted_error(*evenly(count), 1.0, gamma_of(width))[0] for count in (16, 64))
+    few, many = (predicted_error(*evenly(count), 1.0, gamma_of(width))[0] for count in (16, 64))
     assert (few / many) ** 2 > 4**4
 
 

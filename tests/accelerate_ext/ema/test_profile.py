@@ -229,3 +229,10 @@ def test_profiles_of_plain_checkpoints_have_no_inner_product_but_a_walk_one():
 def test_inner_products_refuse_what_has_no_profile(t, gamma, what):
     with pytest.raises(ValueError, match=f"every {what} must be"):
         profile.walk_inner_product(t, gamma, 10, 6.94)
+
+
+def test_only_the_times_that_are_none_are_listed():
+    with pytest.raises(ValueError, match=r"above 0, got -5, 0$"):
+        profile.walk_inner_product([[1.0], [0.0], [-5.0]], 1.0, [2.0, 3.0], 1.0)
+    with pytest.raises(ValueError, match=r"above -1, got -2$"):
+        profile.inner_product(1.0, [1.0, -2.0], 1.0, 1.0)
