@@ -1,0 +1,293 @@
+"""Where statements stand, what scopes bind, and who calls which function."""
+
+import ast
+import re
+
+import pytest
+
+from tools.loop.script import Script
+from tools.source import Source
+
+TEXT = """\
+import torch
+
+top = 1
+
+
+def free(a, /, b, *rest, c, **more):
+    d = top
+    if (e := d) and a:
+        while (f := b): pass
+    return optimizer.step()
+
+
+async def waits(self):
+    async for g in self.loader:
+        optimizer.step()
+
+
+class Base:
+    shared = 1
+
+    def inherited(self):
+        self.optimizer.step()
+
+
+class Trainer(Base):
+    def __init__(self, accelerator):
+        self.accelerator = Accelerator()
+        self.count = 0
+
+    def step_once(cls):
+        cls.count += 1
+
+        def inner():
+            nonlocal_free = 1
+            self.hidden = optimizer.step()
+            return self.count
+
+        return inner
+
+    def train(self, loader):
+        global top
+        top = 2
+        trainer = Trainer(1)
+        for batch in loader:
+            self.inherited(); self.missing()
+            trainer.inherited()
+            free(1, 2)
+            self.other.train(1)
+        else:
+            done = 1
+        last = 3
+"""
+
+
+@pytest.fixture(scope="module")
+def script():
+    return Script(Source(TEXT))
+
+
+def scope(script, name):
+    (found,) = [item for item in script.scopes if item.name == name]
+    return found
+
+
+def names(scope):
+    return set(scope.bindings)
+
+
+def test_scopes_know_their_names_and_kinds(script):
+    assert [item.name for item in script.scopes] == [
+        *("", "free", "waits", "Base", "inherited", "Trainer", "__init__", "step_once", "inner", "train")
+    ]
+    assert [item.name for item in script.scopes if item.is_function] == [
+        *("free", "waits", "inherited", "__init__", "step_once", "inner", "train")
+    ]
+
+
+def test_parameters_are_bound_in_their_order(script):
+    function = scope(script, "free")
+    assert function.parameters == ["a", "b", "c"]
+    assert all(function.bindings[name][0].is_parameter for name in function.parameters)
+    assert scope(script, "Base").parameters == []
+
+
+def test_a_scope_binds_what_its_statements_give_a_value(script):
+    assert names(scope(script, "free")) == {"a", "b", "c", "d", "e", "f"}
+    assert names(scope(script, "waits")) == {"self", "g"}
+    assert names(scope(script, "Base")) == {"shared"}
+
+
+def test_attributes_of_self_belong_to_the_class(script):
+    assert names(scope(script, "Trainer")) == {"self.accelerator", "self.count", "cls.count", "self.hidden"}
+
+
+def test_a_global_name_is_not_bound_by_the_function_that_declares_it(script):
+    assert names(scope(script, "train")) == {"self", "loader", "trainer", "batch", "done", "last"}
+
+
+def test_a_name_that_only_counts_up_belongs_to_the_scope_round_it():
+    script = Script(Source("def f():\n    n = 0\n\n    def g():\n        optimizer.step()\n        n += 1\n"))
+    assert names(scope(script, "g")) == set()
+    assert script.home(scope(script, "g"), "n") is scope(script, "f")
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "home"),
+    [
+        ("free", "d", "free"),
+        ("free", "d.attribute", "free"),
+        ("free", "top", ""),
+        ("free", "unknown", "free"),
+        ("inner", "self.count", "Trainer"),
+        ("step_once", "cls.count", "Trainer"),
+        ("step_once", "shared", "step_once"),
+        ("inherited", "shared", "inherited"),
+        ("Base", "shared", "Base"),
+        ("train", "trainer.count", "train"),
+    ],
+)
+def test_the_home_of_a_key_is_the_scope_that_binds_it(script, where, name, home):
+    assert script.home(scope(script, where), name).name == home
+
+
+def test_a_class_owns_its_methods_and_what_is_nested_in_them(script):
+    owners = {item.name: item.owner and item.owner.name for item in script.scopes}
+    assert owners == {
+        **dict.fromkeys(["", "free", "waits", "Base", "Trainer"]),
+        **{"inherited": "Base"},
+        **dict.fromkeys(["__init__", "step_once", "inner", "train"], "Trainer"),
+    }
+
+
+def called(script, where, text):
+    call = ast.parse(text, mode="eval").body
+    found = script.function(scope(script, where), call)
+    return found and (found.name, found.owner and found.owner.name)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("free(1)", ("free", None)),
+        ("Trainer(1)", ("__init__", "Trainer")),
+        ("Base()", None),
+        ("unknown()", None),
+        ("self.train(1)", ("train", "Trainer")),
+        ("self.inherited()", ("inherited", "Base")),
+        ("cls.train(1)", ("train", "Trainer")),
+        ("self.missing()", None),
+        ("self.other.train(1)", None),
+        ("trainer.train(1)", ("train", "Trainer")),
+        ("trainer.inherited()", ("inherited", "Base")),
+        ("loader.train(1)", None),
+        ("self[0]()", None),
+        ("inner()", None),
+    ],
+)
+def test_a_call_runs_the_function_that_the_file_shows(script, text, found):
+    assert called(script, "train", text) == found
+
+
+def test_a_function_is_found_from_inside_another_but_not_from_the_class(script):
+    assert called(script, "step_once", "inner()") == ("inner", "Trainer")
+    assert called(script, "inner", "free()") == ("free", None)
+    assert called(script, "train", "step_once()") is None
+
+
+def test_bases_are_followed_but_not_for_ever():
+    classes = "".join(f"class C{i}(C{i + 1}): pass\n" for i in range(5)) + "class C5:\n    def f(self): pass\n"
+    script = Script(Source(classes + "class Own(Own):\n    def g(self): self.f()\n"))
+    assert script._method(script.module.classes["C1"], "f").name == "f"
+    assert script._method(script.module.classes["C0"], "f") is None
+    assert script._method(script.module.classes["Own"], "f") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"), [("inherited", [45, 46]), ("free", [47]), ("__init__", [43]), ("train", []), ("inner", [])]
+)
+def test_every_call_of_a_function_is_known(script, name, lines):
+    assert [node.lineno for node, _ in script.calls(scope(script, name))] == lines
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        ("self\\.missing", ["self.missing()"]),
+        ("top = 1", ["top = 1"]),
+        ("torch", ["import torch"]),
+        ("pass", ["pass"]),
+        ("f := b", ["while (f := b): pass"]),
+        ("done", ["done = 1"]),
+        ("nothing", []),
+        ("top", ["top = 1", "d = top", "global top", "top = 2"]),
+    ],
+)
+def test_the_innermost_statement_round_each_match(script, pattern, texts):
+    found = script.statements_with(re.compile(pattern))
+    assert [ast.unparse(node).replace("\n    ", " ") for node in found] == texts
+
+
+def test_a_match_in_the_head_of_a_function_is_the_function(script):
+    (node,) = script.statements_with(re.compile("def train"))
+    assert isinstance(node, ast.FunctionDef)
+    assert script.statements_with(re.compile("\n\n\nasync")) == []
+
+
+def test_two_patterns_are_found_in_the_order_of_the_text(script):
+    found = script.statements_with(re.compile("last = 3"), re.compile("top = 1"))
+    assert [ast.unparse(node) for node in found] == ["top = 1", "last = 3"]
+
+
+def at(script, text):
+    (node,) = script.statements_with(re.compile(text))
+    return node
+
+
+def test_a_statement_knows_its_loop_and_what_follows_it(script):
+    node = at(script, "free\\(1, 2\\)")
+    assert isinstance(script.loop(node), ast.For)
+    assert [ast.unparse(item) for item in script.places[node].following] == ["self.other.train(1)"]
+    assert script.places[node].arm == "body"
+    assert script.places[at(script, "done = 1")].arm == "orelse"
+    assert script.loop(at(script, "last = 3")) is None
+    assert isinstance(script.loop(at(script, "pass")), ast.While)
+    assert [type(item) for item in script.ancestors(at(script, "pass"))] == [ast.While, ast.If]
+
+
+REST = """\
+def f(x):
+    for a in x:
+        if a:
+            first
+        second
+    if x:
+        third
+    with x:
+        last
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"), [("first", True), ("second", False), ("third", True), ("last", False), ("for a", True)]
+)
+def test_whether_anything_follows_in_the_iteration_or_the_function(text, answer):
+    script = Script(Source(REST))
+    script.read(script.scopes[1])
+    assert script.has_rest(at(script, text)) is answer
+
+
+def test_a_function_without_a_sign_is_read_when_it_is_asked_for():
+    script = Script(Source("def quiet():\n    x = 1\n\n\nquiet()\n"))
+    quiet = scope(script, "quiet")
+    assert names(quiet) == set()
+    assert [ast.unparse(node) for node in script.statements_with(re.compile("quiet\\(\\)\n"))] == ["quiet()"]
+    assert script.function(script.module, ast.parse("quiet()", mode="eval").body) is quiet
+    assert names(quiet) == {"x"}
+    assert [ast.unparse(node) for node in script.statements_with(re.compile("x = 1"))] == ["x = 1"]
+    assert script.places[at(script, "x = 1")].arm == "body"
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        *("optimizer.step()", "accelerator.sync_gradients", "opt.step_was_skipped", "accelerator.prepare(x)"),
+        *("a.prepare_optimizer(x)", "Accelerator()", "opt.zero_grad()", "accelerator.backward(loss)", "x.step ()"),
+    ],
+)
+def test_signs_of_training_are_read_at_once(sign):
+    script = Script(Source(f"def loud():\n    x = 1\n    {sign}\n\n\ndef quiet():\n    x = 1\n"))
+    assert names(scope(script, "loud")) == {"x"}
+    assert names(scope(script, "quiet")) == set()
+
+
+def test_one_method_with_a_sign_has_the_whole_class_read():
+    script = Script(
+        Source("class A:\n    def quiet(self):\n        self.x = 1\n\n    def loud(self):\n        o.step()\n")
+    )
+    assert names(scope(script, "A")) == {"self.x"}
+
+
+def test_lines_are_counted_from_one(script):
+    assert script.lines_with(re.compile("import|top = 1")) == [1, 3]
