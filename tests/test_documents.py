@@ -52,7 +52,8 @@ def test_shown_outputs_are_what_the_commands_print(document: Path, tmp_path: Pat
     printed = BLOCK.sub(lambda match: f"```console\n{run_block(match.group(1), tmp_path)}```", text)
     if os.environ.get("UPDATE_DOCUMENTS"):
         document.write_text(printed, encoding="utf-8")
-    assert printed == text
+    else:
+        assert printed == text
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=[path.stem for path in DOCUMENTS])
@@ -83,7 +84,14 @@ def test_the_table_of_codes_is_that_of_the_tools() -> None:
     wanted = re.sub(r"<!-- codes -->.*<!-- end of codes -->", lambda match: table, text, flags=re.DOTALL)
     if os.environ.get("UPDATE_DOCUMENTS"):
         document.write_text(wanted, encoding="utf-8")
-    assert wanted == text
+    else:
+        assert wanted == text
+
+
+def test_every_benchmark_is_in_the_table() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    programs = [path for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text(encoding="utf-8")]
+    assert sorted(rows) == sorted(path.stem for path in programs)
 
 
 def test_the_readme_shows_every_kind_of_command() -> None:
