@@ -50,6 +50,7 @@ def test_a_step_decides(skipped, outcome):
     update.add(optimizer, Verdict(skipped))
     assert (update.attempted, update.applied, update.skipped) == (True, not skipped, skipped)
     assert update.outcome == outcome
+    assert repr(update) == f"<Update: {outcome}>"
     assert update.was_skipped_for(optimizer) == skipped
     assert not update.was_skipped_for(object())
 
