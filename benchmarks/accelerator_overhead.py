@@ -1,10 +1,12 @@
 """What counting applied updates costs, against plain Accelerate in the same run.
 
-    python -m benchmarks.accelerator_overhead
+    python -m benchmarks.accelerator_overhead [--import-only]
 
 Prints, for each kind of loop, the time of an update as a ratio at a step of about 5 ms (bar: 1.02), the extra
 microseconds on an empty model, and the device reads an update, counted. Updates of both sides alternate, so that
 whatever else the machine does falls on both; times are medians of processor time.
+
+The last line says what importing `accelerate_ext` takes on top of importing accelerate, in new processes (bar: 5 %).
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import accelerate_ext
 from benchmarks.device_reads import DeviceReads
 
 BAR = 1.02
+IMPORT_BAR = 0.05
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ def reads_per_update(case: Case, is_ours: bool, times: int = 32) -> float:
     return reads.count / times
 
 
-def import_seconds(runs: int = 5) -> tuple[float, float]:
+def import_seconds(runs: int = 9) -> tuple[float, float]:
     """What importing accelerate takes, and what importing this package takes on top, in processor time.
 
     The garbage of the first import is collected in between: else its collection may fall on the second.
@@ -127,7 +130,15 @@ def rows_for(case: Case, wanted: float) -> int:
     return rows
 
 
+def print_import() -> None:
+    plain, extra = import_seconds()
+    late = "" if extra <= IMPORT_BAR * plain else "   above the bar"
+    print(f"import accelerate {plain:.2f} s, accelerate_ext on top {extra * 1e3:.0f} ms ({extra / plain:.1%}){late}")
+
+
 def main() -> None:
+    if sys.argv[1:] == ["--import-only"]:
+        return print_import()
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, accelerate {accelerate.__version__}, one thread")
     print(f"{'':34} {'step':>8} {'ratio':>7} {'empty model':>19} {'device reads':>14}")
@@ -141,8 +152,7 @@ def main() -> None:
             f"{empty * 1e6:6.0f} {(empty_ours - empty) * 1e6:+5.0f} us/upd. {reads[0]:6.1f} -> {reads[1]:.1f}"
             f"{'' if ratio <= BAR else '   above the bar'}"
         )
-    plain, extra = import_seconds()
-    print(f"import accelerate {plain:.2f} s, accelerate_ext on top {extra * 1e3:.0f} ms ({extra / plain:.1%})")
+    print_import()
 
 
 if __name__ == "__main__":

@@ -9,13 +9,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+import accelerate_ext.cli
+import tools.cli
 from tools.codes import CODES
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NAMED = re.compile(r"(?<![\w.-])(python -m tools|accelerate-ext-tools|accelerate-ext)((?: +[^\s`#|<>]+)+)")
+TARGET = re.compile(r"^    make ([\w -]+?)(?: *#.*)?$", re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)")
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": str(ROOT),
@@ -74,6 +79,41 @@ def test_the_figures_are_those_that_are_made_and_each_is_shown(tmp_path: Path) -
     assert made == sorted(path.name for path in (ROOT / "docs" / "images").iterdir())
     links = [link for document in DOCUMENTS for link in LINK.findall(document.read_text(encoding="utf-8"))]
     assert sorted({Path(link).name for link in links if link.endswith(".png")}) == made
+
+
+def parse(group: click.Command, words: list[str]) -> None:
+    """Raises: click.UsageError if there is no such verb or option."""
+    context = click.Context(group, info_name="documents")
+    while isinstance(group, click.Group) and words and not words[0].startswith("-"):
+        name, *words = words
+        command = group.get_command(context, name)
+        if command is None:
+            raise click.UsageError(f"no such command: {name}")
+        group, context = command, click.Context(command, context, info_name=name)
+    if not isinstance(group, click.Group):
+        group.make_parser(context).parse_args([word for word in words if word != "--help"])
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[path.stem for path in DOCUMENTS])
+def test_every_command_that_is_named_is_there_with_its_options(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for program, words in NAMED.findall(text):
+        try:
+            parse(accelerate_ext.cli.cli if program == "accelerate-ext" else tools.cli.main, shlex.split(words))
+        except click.UsageError as error:
+            pytest.fail(f"{program}{words}: {error.format_message()}")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    wanted = {name for targets in TARGET.findall(text) for name in targets.split()}
+    assert {name for name in wanted if not re.search(rf"^{name}:", makefile, re.MULTILINE)} == set()
+
+
+def test_the_commands_that_are_named_are_found() -> None:
+    documents = "".join(document.read_text(encoding="utf-8") for document in DOCUMENTS)
+    assert len(NAMED.findall(documents)) > 25
+    assert len(TARGET.findall(documents)) > 8
+    for words in ("nonsense", "report --nonsense x.py"):
+        with pytest.raises(click.UsageError):
+            parse(tools.cli.main, words.split())
 
 
 def test_the_table_of_codes_is_that_of_the_tools() -> None:
