@@ -41,7 +41,7 @@ class PostHocEMA(Average):
         plan: when to write snapshots; `update` then writes them into `directory`, and needs a `t` on the host. Its
             first call makes the folder, or raises SnapshotError for one that holds snapshots of another run.
         set_aside: with a plan, move snapshots of other runs to `set-aside` in the folder, where they are refused else.
-        snapshot_dtype: of the snapshots: float32, bfloat16 or float16.
+        snapshot_dtype: of the snapshots: float32, bfloat16 or float16. That of the plan unless given, else float32.
         run: identity of the run, by which its snapshots are known; made up unless given, and kept by `state_dict`.
     Source: arXiv:2312.02696.
     """
@@ -54,7 +54,7 @@ class PostHocEMA(Average):
         plan: Plan | None = None,
         directory: str | os.PathLike[str] | None = None,
         set_aside: bool = False,
-        snapshot_dtype: torch.dtype | str = torch.float32,
+        snapshot_dtype: torch.dtype | str | None = None,
         run: str | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -69,7 +69,7 @@ class PostHocEMA(Average):
         super().__init__(model, PowerWeighting(self.gamma), dtype=dtype, device=device, include_frozen=include_frozen)
         self._plan, self._directory = plan, None if directory is None else Path(directory)
         self._set_aside = set_aside
-        self._snapshot_dtype = stored_dtype(snapshot_dtype)
+        self._snapshot_dtype = stored_dtype(snapshot_dtype or ("float32" if plan is None else plan.dtype))
         self.run = run or secrets.token_hex(8)
         if self.parameters.is_sharded:
             self.run = distributed.from_first(self.run)

@@ -447,3 +447,12 @@ def test_channels_last_weights_are_stored_in_the_order_of_their_dimensions(tmp_p
     ema = PostHocEMA(model)
     ema.update(1)
     assert torch.equal(load_file(ema.snapshot(tmp_path)[0])["weight"], model.weight)
+
+
+def test_a_plan_says_what_its_snapshots_are_stored_in(tmp_path):
+    for number, (given, expected) in enumerate([({}, "float16"), ({"snapshot_dtype": "float32"}, "float32")]):
+        folder = tmp_path / str(number)
+        made = plan(2, 1, sigma_rel=0.1, dtype="float16")
+        ema = PostHocEMA(nn.Linear(2, 1), plan=made, directory=folder, **given)
+        ema.update(2)
+        assert [snapshot.dtype for snapshot in list_snapshots(folder)] == [expected]
