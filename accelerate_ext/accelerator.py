@@ -14,7 +14,7 @@ import torch
 from . import epochs, ranks
 from .attempts import Attempts
 from .averages import Average
-from .deepspeed import count_engine_step
+from .deepspeed import count_engine_step, engine_of
 from .nonfinite import check_switch, guard_for
 from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
 from .saving import CountsInCheckpoints, finish_saving, save_whole
@@ -144,7 +144,7 @@ class Accelerator(accelerate.Accelerator):
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         self._attempts.before_backward()
-        engine = getattr(getattr(self, "deepspeed_engine_wrapped", None), "engine", None)
+        engine = engine_of(self)
         if engine is None:
             super().backward(loss, **kwargs)
             return

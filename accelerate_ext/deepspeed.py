@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import accelerate
 from accelerate.utils.deepspeed import DeepSpeedOptimizerWrapper
 
 from .checkpoint import StoredCounts
@@ -14,6 +15,11 @@ from .update import Verdict
 
 if TYPE_CHECKING:
     from .attempts import Attempts
+
+
+def engine_of(accelerator: accelerate.Accelerator) -> Any:
+    """The DeepSpeed engine that an Accelerator has prepared; None if there is none."""
+    return getattr(getattr(accelerator, "deepspeed_engine_wrapped", None), "engine", None)
 
 
 class EngineCounts(NamedTuple):

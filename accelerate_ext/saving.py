@@ -14,7 +14,7 @@ from accelerate import Accelerator
 from .attempts import Attempts
 from .averages import Averages, write_states
 from .checkpoint import StoredCounts, counts_from_states, warn_about_missing
-from .deepspeed import counts_of_engine
+from .deepspeed import counts_of_engine, engine_of
 from .staging import Staging, finish_interrupted
 
 
@@ -132,7 +132,7 @@ class CountsInCheckpoints:
         """Behind `load_state`: put the counts in force, and load the averages."""
         stored, self._stored = self._stored, None
         optimizers = self._attempts.optimizers()
-        engine = getattr(getattr(self._accelerator, "deepspeed_engine_wrapped", None), "engine", None)
+        engine = engine_of(self._accelerator)
         if engine is not None:
             stored = counts_of_engine(engine, stored, len(optimizers))
         elif stored is None:

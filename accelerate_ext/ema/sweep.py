@@ -8,7 +8,6 @@ import functools
 import io
 import json
 import math
-import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from tqdm import tqdm
 
+from ..staging import write_whole
 from .fit import Kind
 from .header import SnapshotError
 from .inputs import InputOptions
@@ -122,10 +122,9 @@ class Sweep:
 
     def save(self, path: Path) -> None:
         """Replaces the file, whole or not at all."""
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        text = json.dumps(self.to_dict(), indent=2) + "\n"
+        write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def sweep(
