@@ -108,6 +108,7 @@ def _pip_download(distribution: str, version: str | None, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix="part-") as part:
         options = ["--no-deps", "--only-binary=:all:", "--no-input", "--quiet", "--disable-pip-version-check"]
+        options += ["--ignore-requires-python"]  # it is read, not run
         command = [sys.executable, "-m", "pip", "download", *options, "--dest", part, wanted]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wheels = sorted(Path(part).glob("*.whl"))

@@ -71,6 +71,21 @@ def test_another_hash_is_an_error_and_the_file_goes(cached, tmp_path):
     assert not (tmp_path / "cache" / "releases" / WHEEL).exists()
 
 
+@pytest.mark.processes
+def test_a_release_for_a_newer_python_can_be_read_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(release, "cache_folder", lambda: tmp_path / "cache")
+    (tmp_path / "index").mkdir()
+    with zipfile.ZipFile(tmp_path / "index" / WHEEL, "w") as archive:
+        about = "Metadata-Version: 2.1\nName: sample-pkg\nVersion: 1.0\nRequires-Python: >=99\n"
+        archive.writestr("sample_pkg-1.0.dist-info/METADATA", about)
+        archive.writestr("sample_pkg-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\n")
+        archive.writestr("sample_pkg-1.0.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "index"))
+    row = Upstream("sample", "1.0", ("*",), ("s",), "A <a@b>", distribution="sample-pkg")
+    assert download(row, "1.0") == tmp_path / "cache" / "releases" / WHEEL
+
+
 @pytest.mark.network
 class TestIndex:
     @pytest.fixture(autouse=True)
