@@ -11,7 +11,7 @@ from .names import key, root
 from .obstacles import Refusal
 from .paths import Condition, Path
 from .script import Scope, Script
-from .tree import assigned, within
+from .tree import assigned, expressions, within
 
 _SETTINGS = re.compile(
     r"^(args|arguments|cfg|conf|config|options?|opts?|hparams|settings|params|flags|self|cls)$", re.I
@@ -104,7 +104,8 @@ class Conditions:
         """Whether a condition still has, at `node`, the value that it had when it was tested."""
         if any(isinstance(item, ast.Call) and not _is_pure(item) for item in ast.walk(condition.node)):
             return False
-        read = {item.id for item in ast.walk(condition.node) if isinstance(item, ast.Name)}
+        items = [item for item in ast.walk(condition.node) if isinstance(item, ast.Name)]
+        read = {item.id for item in items if isinstance(item.ctx, ast.Load)}
         scope = self.script.places[node].scope
         return not any(
             condition.statement.lineno <= inner.lineno < node.lineno and read & _names_set(inner)
@@ -175,16 +176,17 @@ def _set_by(node: ast.stmt) -> Iterator[str]:
         targets.append(node.target)
     if isinstance(node, (ast.With, ast.AsyncWith)):
         targets += [item.optional_vars for item in node.items if item.optional_vars is not None]
+    targets += [item.target for item in expressions(node) if isinstance(item, ast.NamedExpr)]
     for target in targets:
         yield from _names(target)
 
 
 def _names(target: ast.expr) -> Iterator[str]:
-    for item in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
-        if isinstance(item, (ast.Tuple, ast.List)):
+    if isinstance(target, (ast.Tuple, ast.List)):
+        for item in target.elts:
             yield from _names(item)
-        elif (name := key(item)) is not None:
-            yield name
+    elif (name := key(target.value if isinstance(target, ast.Starred) else target)) is not None:
+        yield name
 
 
 def normal(condition: Condition) -> tuple[str, bool]:
@@ -213,16 +215,5 @@ def _is_pure(call: ast.Call) -> bool:
 
 
 def _names_set(node: ast.stmt) -> set[str]:
-    """Names that a statement itself gives a value."""
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.Assign):
-        targets = list(node.targets)
-    elif isinstance(node, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
-        targets = [node.target]
-    found = set()
-    for target in targets:
-        for item in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
-            name = key(item)
-            if name is not None:
-                found.add(root(name) if root(name) not in ("self", "cls") else name)
-    return found
+    """Names that a statement itself gives a value, or changes something of."""
+    return {name if root(name) in ("self", "cls") else root(name) for name in _set_by(node)}

@@ -13,11 +13,12 @@ from .names import key
 from .script import Scope
 from .tree import call_of, calls_of, expressions, walk, within
 
-_CLIP = re.compile(r"clip_grad|clip_gradient|clip_grads|\bclip_", re.IGNORECASE)
-_NORM = re.compile(r"grad_?norm|norm_?grad|grad.*norm", re.IGNORECASE)
+_CLIP = re.compile(r"clip_grad|\bclip_", re.IGNORECASE)
+_NORM = re.compile(r"norm_?grad|grad.*norm", re.IGNORECASE)
 _LOG = re.compile(r"(^|_)log(_|$|ger|ging|s$)|add_scalars?$|^report|track", re.IGNORECASE)
 _SAVE = re.compile(r"save|checkpoint|ckpt|dump", re.IGNORECASE)
-_EMA_FUNCTIONS = re.compile(r"(^|_)(update|step|apply)_(ema|average|averages|swa)|(^|_)ema(_update|_step)?$", re.I)
+_EMA_FUNCTIONS = re.compile(r"(^|_)(update|step|apply)_(ema|average|swa)|(^|_)ema_(update|step)$", re.IGNORECASE)
+_EMA_MODULE = re.compile(r"(^|_)ema$", re.IGNORECASE)  # called for what it does, not for what it returns
 _EMA_METHODS = ("step", "update", "update_parameters", "update_average", "update_averages", "__call__", "lerp")
 _FLAG = re.compile(r"sync_gradients\b|step_was_skipped\b")
 _STEP_WORD = re.compile(r"step|update|iter|count|seen|n_|num", re.IGNORECASE)
@@ -51,7 +52,7 @@ class Traits:
         if call is None:
             return False
         scope = self.script.places[node].scope
-        if _EMA_FUNCTIONS.search(_called(call)):
+        if _EMA_FUNCTIONS.search(_called(call)) or (isinstance(node, ast.Expr) and _EMA_MODULE.search(_called(call))):
             return True
         if isinstance(call.func, ast.Attribute) and call.func.attr in _EMA_METHODS:
             owner = key(call.func.value)
@@ -151,7 +152,7 @@ class Traits:
             name = self.counter(inner)
             if name is not None and (names.root(name) != name or name not in function.bindings):
                 return True
-            if self.averages(inner) or self.shows_progress(inner):
+            if self.averages(inner) or self.shows_progress(inner) or self._calls_counting(inner):
                 return True
         return False
 
