@@ -17,7 +17,8 @@ from .loop.names import key, last, root, word_pattern
 from .loop.objects import Identity, Objects
 from .loop.obstacles import Refusal
 from .loop.paths import State, StepSite
-from .loop.script import Scope, Script
+from .loop.scope import Scope
+from .loop.script import Script
 from .loop.traits import Traits
 from .loop.tree import expressions, walk, within
 from .loop.window import Windows

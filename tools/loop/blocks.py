@@ -11,7 +11,7 @@ from .clauses import Test
 from .flow import Flow
 from .gathering import cleared
 from .paths import State
-from .script import Scope
+from .scope import Scope
 from .traits import Traits
 from .tree import inner_blocks, within
 

@@ -12,7 +12,7 @@ from typing import Literal
 from . import names
 from .names import key
 from .objects import Identity, Objects
-from .script import Scope
+from .scope import Scope
 from .tree import assigned, expressions
 
 Kind = Literal["sync", "skip", "mixed", "other"]
@@ -170,6 +170,9 @@ class Clauses:
             return inner
         if isinstance(test, ast.BoolOp):
             return self._read_all(test, scope, at, positive, depth)
+        if (listed := _as_bool_op(test)) is not None:
+            inner = self._read_all(listed, scope, at, positive, depth)
+            return replace(inner, clauses=tuple(replace(item, node=test, written=test) for item in inner.clauses))
         if isinstance(test, ast.NamedExpr):
             inner = self.read(test.value, scope, at, positive, depth)
             return replace(inner, clauses=tuple(replace(item, node=test, written=test) for item in inner.clauses))
@@ -276,6 +279,16 @@ class Clauses:
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _as_bool_op(node: ast.expr) -> ast.BoolOp | None:
+    """`all([a, b])` and `any((a, b))` as what they mean; None for anything else."""
+    operator = {"all": ast.And, "any": ast.Or}.get(key(node.func) or "") if isinstance(node, ast.Call) else None
+    if not isinstance(node, ast.Call) or operator is None or len(node.args) != 1 or node.keywords:
+        return None
+    values = node.args[0].elts if isinstance(node.args[0], (ast.List, ast.Tuple)) else []
+    is_written_out = bool(values) and not any(isinstance(item, ast.Starred) for item in values)
+    return ast.BoolOp(operator(), values) if is_written_out else None
 
 
 def _as_attribute(node: ast.expr) -> ast.expr:

@@ -14,7 +14,7 @@ from .names import word_pattern
 from .objects import Identity
 from .obstacles import Refusal, lines_of, several, unprepared, unusable
 from .paths import Path, State, StepSite
-from .script import Scope
+from .scope import Scope
 
 
 @dataclass(frozen=True)
@@ -180,14 +180,11 @@ class Flags:
         if named:
             self._undecided.add(scope)
             return None
-        calls = re.findall(r"([A-Za-z_][\w.]*)\.(?:backward|accumulate|prepare|unwrap_model)\(", self._text(scope))
+        calls = re.findall(
+            r"([A-Za-z_][\w.]*)\.(?:backward|accumulate|prepare|unwrap_model)\(", self.script.text_of(scope)
+        )
         seen = {name for name in calls if self.objects.kind(scope, name) == "accelerator"}
         return seen.pop() if len(seen) == 1 else None
-
-    def _text(self, scope: Scope) -> str:
-        if isinstance(scope.node, ast.Module):
-            return self.script.source.text
-        return self.script.source.segment(scope.node)
 
     def _as_written(self, name: str) -> str:
         """A key in the quotes that the file writes it with."""

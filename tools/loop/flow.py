@@ -10,7 +10,8 @@ from .clauses import FLAGS, Clause, Clauses, Test
 from .names import key
 from .objects import Objects
 from .paths import Condition, Path, State, StepSite, equality, is_wildcard
-from .script import Scope, Script
+from .scope import Scope
+from .script import Script
 from .tree import call_of, calls_of, inner_blocks
 
 STEP = re.compile(r"step\s*\(")

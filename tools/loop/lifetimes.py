@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterable
 
 from .obstacles import Refusal
-from .script import Scope, Script
+from .scope import Scope
+from .script import Script
 from .tree import expressions, within
 
 

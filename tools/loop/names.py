@@ -18,6 +18,9 @@ _EMA = re.compile(r"(^|_)(ema|swa)(_|\d|$)|^(ema|swa)|averaged?_model|(?-i:(?<=[
 _EMA_CLASS = re.compile(r"EMA(?![a-z])|^Ema|MovingAverage|AveragedModel|Averager", re.ASCII)
 _BAR = re.compile(r"bar$|pbar|progress|tqdm", re.IGNORECASE)
 _DATA = re.compile(r"micro|batch|sample|token|example|seen|consumed|attempt|epoch|skipp|data", re.IGNORECASE)
+_COUNTER = re.compile(r"step|update|iter|count|seen|n_|num", re.IGNORECASE)
+_STEP_COUNT = re.compile(r"(^|_)(steps?|updates?|iters?|iterations?)$", re.IGNORECASE)
+_MEASURE = re.compile(r"loss|time|per_|norm|reward|score|grad|lr", re.IGNORECASE)
 _ACCELERATOR = re.compile(r"accelerator\d?$|^acc(el)?$", re.IGNORECASE)
 
 
@@ -85,6 +88,18 @@ def suggests_accelerator(name: str) -> bool:
 def counts_data(name: str) -> bool:
     """Whether a counter's name says that it counts data or attempts, not updates."""
     return bool(_DATA.search(last(name)))
+
+
+@lru_cache(maxsize=4096)
+def suggests_counter(name: str) -> bool:
+    """Whether a name may be that of a counter of steps."""
+    return bool(_COUNTER.search(last(name)))
+
+
+@lru_cache(maxsize=4096)
+def is_step_count(name: str) -> bool:
+    """Whether a name says that it counts steps, and nothing else."""
+    return bool(_STEP_COUNT.search(last(name))) and not _MEASURE.search(last(name)) and not counts_data(name)
 
 
 def builds_optimizer(value: ast.AST | None) -> bool:

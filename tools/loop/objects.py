@@ -11,7 +11,8 @@ from . import names
 from .accumulation import accumulation
 from .bindings import Binding
 from .names import key
-from .script import Scope, Script
+from .scope import Scope
+from .script import Script
 from .tree import assigned, calls_of
 
 _PREPARE = re.compile(r"prepare(?:_optimizer|_scheduler)?\s*[(,]")

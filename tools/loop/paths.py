@@ -8,7 +8,7 @@ from functools import cached_property
 
 from .names import key
 from .objects import Identity
-from .script import Scope
+from .scope import Scope
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,76 +6,20 @@ import ast
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from operator import attrgetter
 
 from ..source import Source
 from .bindings import Binding, bound_by
 from .names import key, last, root
+from .scope import Place, Scope
 from .tree import DEFINITIONS, SIMPLE, calls_of, inner_blocks
 
-FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
 _SIGNS = tuple(  # each begins with letters, which the search is fast for
     re.compile(word)
     for word in (r"step\s*\(", "sync_gradients", "step_was_skipped", r"prepare\w*\s*\(", r"Accelerator\s*\(",
                  "zero_grad", r"backward\s*\(")
 )  # fmt: skip
-
-
-@dataclass(eq=False)
-class Scope:
-    """A module, a class or a function, with what it binds and which functions it defines."""
-
-    node: ast.Module | ast.ClassDef | FunctionNode
-    parent: Scope | None = None
-    bindings: dict[str, list[Binding]] = field(default_factory=dict)
-    functions: dict[str, Scope] = field(default_factory=dict)
-    classes: dict[str, Scope] = field(default_factory=dict)
-    outer_names: set[str] = field(default_factory=set)  # `nonlocal` and `global`
-
-    @property
-    def name(self) -> str:
-        return getattr(self.node, "name", "")
-
-    @property
-    def is_function(self) -> bool:
-        return isinstance(self.node, (ast.FunctionDef, ast.AsyncFunctionDef))
-
-    @property
-    def owner(self) -> Scope | None:
-        """The class that this function is a method of, also from inside a nested function."""
-        scope = self.parent
-        while scope is not None and scope.is_function:
-            scope = scope.parent
-        return scope if scope is not None and isinstance(scope.node, ast.ClassDef) else None
-
-    @property
-    def parameters(self) -> list[str]:
-        if not isinstance(self.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return []
-        arguments = self.node.args
-        return [item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-
-    def bind(self, name: str, binding: Binding) -> None:
-        if name in self.outer_names:
-            return
-        self.bindings.setdefault(name, []).append(binding)
-
-
-@dataclass(eq=False, slots=True)  # one for each statement: a frozen one takes twice as long to make
-class Place:
-    """Where a statement stands: the list that holds it, its index there, the statement round it, its scope."""
-
-    block: list[ast.stmt]
-    index: int
-    parent: ast.stmt | None
-    arm: str
-    scope: Scope
-
-    @property
-    def following(self) -> list[ast.stmt]:
-        return self.block[self.index + 1 :]
 
 
 class Script:
@@ -251,6 +195,10 @@ class Script:
             return False
         start, end = self.source.span(node)
         return start <= offset < end
+
+    def text_of(self, scope: Scope) -> str:
+        """The text of a function or a class; all of it for the module."""
+        return self.source.text if isinstance(scope.node, ast.Module) else self.source.segment(scope.node)
 
     def calls(self, function: Scope) -> list[tuple[ast.stmt, ast.Call]]:
         """Every call of a function of this file that the text shows."""

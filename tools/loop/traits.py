@@ -10,7 +10,7 @@ from . import names
 from .conditions import counter_of
 from .flow import Flow
 from .names import key
-from .script import Scope
+from .scope import Scope
 from .tree import call_of, calls_of, expressions, walk, within
 
 _CLIP = re.compile(r"clip_grad|\bclip_", re.IGNORECASE)
@@ -20,8 +20,8 @@ _SAVE = re.compile(r"save|checkpoint|ckpt|dump", re.IGNORECASE)
 _EMA_FUNCTIONS = re.compile(r"(^|_)(update|step|apply)_(ema|average|swa)|(^|_)ema_(update|step)$", re.IGNORECASE)
 _EMA_MODULE = re.compile(r"(^|_)ema$", re.IGNORECASE)  # called for what it does, not for what it returns
 _EMA_METHODS = ("step", "update", "update_parameters", "update_average", "update_averages", "__call__", "lerp")
+_SHOW = ("print", "write", "debug", "info", "set_postfix", "set_description")
 _FLAG = re.compile(r"sync_gradients\b|step_was_skipped\b")
-_STEP_WORD = re.compile(r"step|update|iter|count|seen|n_|num", re.IGNORECASE)
 
 
 class Traits:
@@ -102,6 +102,11 @@ class Traits:
     def logs_or_saves(self, node: ast.stmt) -> bool:
         return any(_LOG.search(names.last(_called(c))) or _SAVE.search(names.last(_called(c))) for c in calls_of(node))
 
+    def shows(self, node: ast.stmt) -> bool:
+        """Whether a statement only tells a person or a tracker something."""
+        call = call_of(node) if isinstance(node, ast.Expr) else None
+        return call is not None and (self.logs_or_saves(node) or names.last(_called(call)) in _SHOW)
+
     def logs_gradients(self, block: list[ast.stmt]) -> bool:
         """Whether all that a block does is to log the norm of gradients, which belongs to the attempt."""
         return bool(block) and all(
@@ -140,8 +145,7 @@ class Traits:
         """Whether a function counts shared state without asking for a boundary itself."""
         if function not in self._counting:
             self._counting[function] = False
-            text = self.script.source.segment(function.node) if not isinstance(function.node, ast.Module) else ""
-            if not _FLAG.search(text) and function not in self.flow.stepping:
+            if not _FLAG.search(self.script.text_of(function)) and function not in self.flow.stepping:
                 shared = [node for node in function.node.body if self.counts(node) and self._is_shared(node, function)]
                 self._counting[function] = bool(shared)
         return self._counting[function]
@@ -195,9 +199,6 @@ class Traits:
     def reads(self, node: ast.stmt, counters: Iterable[str]) -> bool:
         wanted = set(counters)
         return any(key(item) in wanted for inner in within([node]) for item in expressions(inner))
-
-    def is_step_word(self, name: str) -> bool:
-        return bool(_STEP_WORD.search(names.last(name)))
 
 
 def _reads(node: ast.expr, wanted: set[str]) -> bool:

@@ -11,7 +11,8 @@ from . import names
 from .gathering import cleared, container, gathers, reads
 from .names import key
 from .obstacles import Refusal
-from .script import Scope, Script
+from .scope import Scope
+from .script import Script
 from .traits import Traits
 from .tree import assigned, call_of, inner_blocks, within
 

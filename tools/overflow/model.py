@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ..loop.blocks import Role
 from ..loop.names import key, last
-from ..loop.script import calls_of
+from ..loop.tree import calls_of
 from ..options import Options
 from ..source import Source, SourceError
 from ..work import Work

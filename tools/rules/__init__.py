@@ -15,6 +15,7 @@ from .gate_unguarded import gate_unguarded
 from .keep_own_flag import keep_own_flag
 from .leave import leave
 from .refuse_guards import refuse_guards
+from .unclear_counters import unclear_counters
 from .warn_counters import warn_counters
 from .warn_flags import warn_flags
 
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     batch_counters,
     leave,
     refuse_guards,
+    unclear_counters,
     warn_counters,
     warn_flags,
 )

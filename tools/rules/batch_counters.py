@@ -51,7 +51,7 @@ def _places_in_the_data(work: Work, outermost: list[ast.For], counted: set[int])
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
             continue
         name = key(node.targets[0])
-        if name is None or names.counts_data(name) or not work.traits.is_step_word(name):
+        if name is None or names.counts_data(name) or not names.suggests_counter(name):
             continue
         loops = [loop for loop in work.script.ancestors(node) if isinstance(loop, (ast.For, ast.AsyncFor))]
         variables = {item.id for loop in loops for item in ast.walk(loop.target) if isinstance(item, ast.Name)}

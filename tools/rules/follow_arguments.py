@@ -26,7 +26,7 @@ import ast
 from ..loop.names import key, last
 from ..loop.objects import argument_of
 from ..loop.obstacles import Refusal
-from ..loop.script import Scope
+from ..loop.scope import Scope
 from ..loop.tree import calls_of, within
 from ..work import Work
 

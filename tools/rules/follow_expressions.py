@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterator
 
 from ..loop.clauses import Clause
-from ..loop.names import key, last
+from ..loop.names import key
 from ..loop.obstacles import Refusal
 from ..loop.tree import assigned, expressions
 from ..site import Outcome
@@ -102,15 +102,9 @@ def _asks_both(work: Work, node: ast.stmt) -> bool:
     return bool(both) and all(id(item) in inside for item in flags)
 
 
-def _prints(node: ast.Expr) -> bool:
-    called = key(node.value.func) if isinstance(node.value, ast.Call) else None
-    return last(called or "") in ("print", "write", "debug", "info")
-
-
 def _refuse(work: Work, node: ast.stmt) -> None:
     text = work.layout.text(node)
-    shows = isinstance(node, ast.Expr) and (work.traits.logs_or_saves(node) or _prints(node))
-    if re.search(r"\bsync_gradients\b", text) and not shows:
+    if re.search(r"\bsync_gradients\b", text) and not work.traits.shows(node):
         work.refuse(
             node,
             _KIND,

@@ -40,6 +40,7 @@ from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
 from . import reset_window
+from .guards import why_batches
 from .tails import Tail, is_by_modulo, read_tail
 
 
@@ -112,12 +113,12 @@ def _leave(work: Work, block: Block) -> None:
     others = [
         item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop and item is not block
     ]
-    text = "no test on the boundary that this tool understands guards it, so it counts batches, not updates"
-    if others:
+    refusal = why_batches(work, block)
+    if others and refusal.code == "counts-batches":
+        text = "counts beside the updates that a guard counts; no test on the boundary stands round it"
         work.warn(block.node, block.role.value, "data-counter", text)
     else:
-        advice = "; move it under `if accelerator.sync_gradients:` first"
-        work.refuse(block.node, block.role.value, Refusal("counts-batches", text + advice))
+        work.refuse(block.node, block.role.value, refusal)
 
 
 def _others(lines: list[str]) -> list[str]:

@@ -23,7 +23,7 @@ import re
 
 from ..loop.blocks import Block, Role
 from ..loop.obstacles import Refusal
-from ..loop.script import Scope
+from ..loop.scope import Scope
 from ..loop.tree import calls_of, within
 from ..site import Outcome
 from ..work import Work

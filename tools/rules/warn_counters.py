@@ -51,27 +51,39 @@ def _budgets(work: Work) -> None:
                 "epoch-budget",
                 f"epoch budget `{text}`: with k skipped updates the run can end k updates short",
             )
+    _resume_arithmetic(work)
+
+
+def _resume_arithmetic(work: Work) -> None:
+    """Places in the data that are computed from a counter; what is only shown is none."""
     counters = work.counters()
     words = sorted({rf"{re.escape(names.last(who.key))}\W*//" for who in counters})
     for node in work.script.statements_with(*map(re.compile, words)):
-        for item in expressions(node):
-            is_division = isinstance(item, ast.BinOp) and isinstance(item.op, ast.FloorDiv)
-            if (
-                is_division
-                and isinstance(node, ast.Assign)
-                and work.names_of(
-                    work.script.places[node].scope,
-                    counters,
-                    item.left,  # type: ignore[attr-defined]
-                )
-            ):
-                work.warn(
-                    node,
-                    "resume arithmetic",
-                    "resume-arithmetic",
-                    f"`{work.layout.text(node)}`: after a skipped update the data position is ahead "
-                    "of the counter; a resume replays batches unless attempts are saved too",
-                )
+        divisions = [item for item in expressions(node) if isinstance(item, ast.BinOp)]
+        counted = [item.left for item in divisions if isinstance(item.op, ast.FloorDiv)]
+        scope = work.script.places[node].scope
+        if (
+            isinstance(node, ast.Assign)
+            and any(work.names_of(scope, counters, left) for left in counted)
+            and not _is_only_shown(work, node)
+        ):
+            text = f"`{work.layout.text(node)}`: after a skipped update the data position is ahead "
+            advice = "of the counter; a resume replays batches unless attempts are saved too"
+            work.warn(node, "resume arithmetic", "resume-arithmetic", text + advice)
+
+
+def _is_only_shown(work: Work, node: ast.Assign) -> bool:
+    """Whether what a statement computes goes into logs and messages and nowhere else."""
+    targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
+    if len(targets) != len(node.targets):
+        return False
+    scope = work.script.places[node].scope
+    readers = [
+        inner
+        for inner in within(scope.node.body)
+        if any(isinstance(item, ast.Name) and item.id in targets for item in expressions(inner)) and inner is not node
+    ]
+    return bool(readers) and all(work.traits.shows(inner) for inner in readers)
 
 
 def _bounds(work: Work) -> None:
@@ -129,7 +141,7 @@ def _early_counters(work: Work) -> None:
                 work.warn(
                     node, "data counter", "data-counter", f"{name} moves above the step; updates are counted elsewhere"
                 )
-            elif name is not None and work.traits.is_step_word(name):
+            elif name is not None and names.suggests_counter(name):
                 step = next((site for site in work.flow.sites_inside(loop)), None)
                 line = step.statement.lineno if step else loop.lineno
                 work.refuse(

@@ -140,3 +140,24 @@ def test_an_optimizer_that_steps_elsewhere_does_not_speak_for_this_one(make_loop
         "if accelerator.sync_gradients:\n    global_step += 1",
         "if accelerator.sync_gradients and not optimizer.step_was_skipped:\n    global_step += 1",
     )
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "all([accelerator.sync_gradients, is_main])",
+        "all((is_main, accelerator.sync_gradients))",
+        "not any([not accelerator.sync_gradients, is_paused])",
+    ],
+)
+def test_all_of_a_list_is_read_like_and(loop, test):
+    gated = f"{test} and not accelerator.optimizer_step_was_skipped"
+    assert loop.becomes(f"if {test}:\n    global_step += 1", f"if {gated}:\n    global_step += 1")
+
+
+def test_any_of_a_list_is_read_like_or(loop):
+    assert "unclear-test" in loop.stays("if any([accelerator.sync_gradients, is_last]):\n    global_step += 1")
+
+
+def test_a_list_that_is_not_written_out_is_not_read(loop):
+    assert "unread-test" in loop.stays("if all([accelerator.sync_gradients, *more]):\n    global_step += 1")

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tools.rewrite import rewrite
+
 NONE = {"accumulation": "", "step": "accelerator.backward(model(batch))\noptimizer.step()\noptimizer.zero_grad()\n"}
 SKIPPED = "accelerator.optimizer_step_was_skipped"
 
@@ -82,3 +84,31 @@ def test_loops_without_an_accelerator_are_none_of_our_business(make_loop):
     from tools.rewrite import rewrite
 
     assert rewrite(text.encode()).sites == ()
+
+
+@pytest.mark.parametrize(
+    ("test", "word"),
+    [
+        ("match accelerator.sync_gradients:\n    case True:\n        global_step += 1", "`accelerator.sync_gradients`"),
+        ("match mode:\n    case 1 if accelerator.sync_gradients:\n        global_step += 1", "`accelerator.sync_gradients`"),
+        ("if sum([accelerator.sync_gradients, True]) == 2:\n    global_step += 1", "`sum("),
+        ("while accelerator.sync_gradients:\n    global_step += 1\n    break", "`accelerator.sync_gradients`"),
+    ],
+)
+def test_a_test_that_asks_for_the_boundary_in_another_form_is_named(loop, test, word):
+    (site,) = [site for site in loop.rewrite(test).sites if site.code == "unread-test"]
+    assert word in site.message
+    assert f"line {20 if 'case 1' in test else 19}" in site.message
+
+
+def test_a_function_that_looks_at_the_boundary_is_named(loop):
+    function = "\n\ndef is_due(accelerator):\n    print(1)\n    return accelerator.sync_gradients\n"
+    text = loop.source("if is_due(accelerator):\n    global_step += 1") + function
+    (site,) = [site for site in rewrite(text.encode()).sites if site.code == "unread-test"]
+    assert "`is_due` (line 23)" in site.message
+
+
+def test_an_opaque_test_is_not_said_to_count_batches_for_sure(loop):
+    (site,) = [s for s in loop.rewrite("if due(step):\n    global_step += 1").sites if s.code == "counts-batches"]
+    assert "`due(step)`" in site.message
+    assert "so it counts batches" not in site.message

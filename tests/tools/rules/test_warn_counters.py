@@ -52,3 +52,28 @@ def main(loader):
         global_step += 1
 """
     assert "before-step" not in {site.code for site in rewrite(text.encode()).sites}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "shown = global_step // n\n    progress_bar.set_postfix(epoch=shown)",
+        'text = f"{global_step // 100} hundreds"\n    print(text)',
+        'logs = {"epoch": global_step // n}\n    accelerator.log(logs, step=global_step)',
+        'print(global_step // n)',
+    ],
+)
+def test_arithmetic_that_is_only_shown_is_no_place_in_the_data(loop, line):
+    assert "resume-arithmetic" not in loop.codes(COUNT + "    " + line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "epoch = global_step // n\n    sampler.set_epoch(epoch)",
+        "self.epoch = global_step // n",
+        'state = {"epoch": global_step // n}\n    sampler.load_state_dict(state)',
+    ],
+)
+def test_a_place_in_the_data_is_told_from_what_is_only_shown(loop, line):
+    assert "resume-arithmetic" in loop.codes(COUNT + "    " + line)

@@ -1,0 +1,75 @@
+"""Which tests stand round a counter that nothing on the boundary seems to guard, and what is to be said of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from ..loop.blocks import Block
+from ..loop.clauses import FLAGS
+from ..loop.obstacles import Refusal
+from ..loop.tree import inner_blocks, walk, within
+from ..work import Work
+
+_WIDTH = 60
+
+
+def why_batches(work: Work, block: Block) -> Refusal:
+    """Why an unguarded counter of a loop that accumulates is left: as sure as the tests round it allow."""
+    tests = list(_tests(work, block))
+    for node, test in tests:
+        seen = _looks_at_a_flag(work, node, test)
+        if seen is not None:
+            return Refusal(
+                "unread-test",
+                f"line {test.lineno} asks {seen}, and what that says about the boundary cannot be followed here; ask "
+                "the accelerator's `sync_gradients` in an `if` and run this again",
+            )
+    if tests:
+        _, test = tests[0]
+        return Refusal(
+            "counts-batches",
+            f"that `{_text(work, test)}` (line {test.lineno}) holds at sync boundaries only cannot be seen here; if "
+            "it does not, this counts batches. Put it under `if accelerator.sync_gradients:` first",
+        )
+    return Refusal(
+        "counts-batches",
+        "no test guards it, so it counts batches, not updates; move it under `if accelerator.sync_gradients:` first",
+    )
+
+
+def _tests(work: Work, block: Block) -> Iterator[tuple[ast.stmt, ast.expr]]:
+    """The tests that decide whether a statement of the block counts, innermost first."""
+    inside = [node for node in within(block.statements) if inner_blocks(node) and work.traits.counts(node)]
+    for node in [*reversed(inside), *work.script.ancestors(block.node)]:
+        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)) and work.traits.steps(node):
+            return
+        yield from ((node, test) for test in _asked_by(node))
+
+
+def _asked_by(node: ast.stmt) -> list[ast.expr]:
+    if isinstance(node, (ast.If, ast.While)):
+        return [node.test]
+    if isinstance(node, ast.Match):
+        return [node.subject, *(case.guard for case in node.cases if case.guard is not None)]
+    return []
+
+
+def _looks_at_a_flag(work: Work, node: ast.stmt, test: ast.expr) -> str | None:
+    """How a test asks for the boundary all the same: the test itself, or the function of this file that it calls."""
+    text = work.layout.text(test)
+    if any(pattern.search(text) for pattern in work.clauses.words):
+        return f"`{_text(work, test)}`"
+    scope = work.script.places[node].scope
+    for call in (item for item in walk(test) if isinstance(item, ast.Call)):
+        function = work.script.function(scope, call)
+        if function is not None and any(flag.search(work.script.text_of(function)) for flag in FLAGS):
+            return f"`{function.name}` (line {getattr(function.node, 'lineno', 1)})"
+    return None
+
+
+def _text(work: Work, test: ast.expr) -> str:
+    """The text of a test in one short line."""
+    text = re.sub(r"\s+", " ", work.layout.text(test))
+    return text if len(text) <= _WIDTH else text[:_WIDTH].rsplit(" ", 1)[0] + " ..."
