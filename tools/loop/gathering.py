@@ -11,9 +11,7 @@ from .tree import assigned, walk
 
 _GATHER = ("append", "extend", "add", "update", "insert", "appendleft")
 _CLEAR = ("clear", "zero_", "reset")
-_EMPTY = re.compile(
-    r"zeros|tensor|empty|dict|^list$|^set$|deque|Counter|Meter|Metric|Tracker|Accumulator|float|int"
-)
+_EMPTY = re.compile(r"zeros|tensor|empty|dict|^list$|^set$|deque|Counter|Meter|Metric|Tracker|Accumulator|float|int")
 
 
 def gathers(node: ast.stmt) -> list[str]:

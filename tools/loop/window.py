@@ -185,7 +185,7 @@ class Windows:
         if id(node) in self._direct and isinstance(node, ast.For):
             self._direct |= {id(item) for item in inner}  # `for meter in meters: meter.reset()`
         lines = list(self._lines(inner, gathered, counters, deeper))
-        if not lines and not deeper.kept:
+        if not lines and not deeper.kept and deeper.refusal is None:
             return
         if not isinstance(node, (ast.For, ast.AsyncFor)) or node.orelse or deeper.kept or deeper.refusal:
             window.refusal = Refusal(

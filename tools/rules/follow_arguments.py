@@ -54,6 +54,9 @@ def _follow(work: Work, node: ast.stmt, call: ast.Call, value: ast.expr, owner: 
     name = last(key(call.func) or "a call")
     function = work.script.function(scope, call)
     parameter = _parameter(function, call, value)
+    bar = key(call.func.value) if isinstance(call.func, ast.Attribute) and len(call.args) == 1 else None
+    if bar is not None and work.objects.kind(scope, bar) == "bar":
+        return  # an expression that counts
     if name in _SHOWS or (function is None and work.traits.logs_or_saves(node)):
         return
     refusal = _refusal(work, function, parameter, name)
