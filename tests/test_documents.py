@@ -67,6 +67,30 @@ def test_links_lead_somewhere(document: Path) -> None:
     assert [link for link in links if not (document.parent / link).exists()] == []
 
 
+def slugs(document: Path) -> set[str]:
+    """The anchors of a document's headings."""
+    headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[path.stem for path in DOCUMENTS])
+def test_links_into_a_document_lead_to_a_heading(document: Path) -> None:
+    links = re.findall(r"\]\(((?!https?:)[^)#]*)#([^)]+)\)", document.read_text(encoding="utf-8"))
+    wrong = [(name, slug) for name, slug in links if slug not in slugs(document.parent / name if name else document)]
+    assert wrong == []
+
+
+def test_every_document_can_be_reached_from_the_readme() -> None:
+    reached, wanted = set(), [ROOT / "README.md"]
+    while wanted:
+        document = wanted.pop()
+        if document not in reached and document.suffix == ".md":
+            reached.add(document)
+            links = LINK.findall(document.read_text(encoding="utf-8"))
+            wanted += [(document.parent / link).resolve() for link in links]
+    assert [document.name for document in DOCUMENTS if document not in reached] == []
+
+
 @pytest.mark.processes
 @pytest.mark.xdist_group("documents")
 def test_the_figures_are_those_that_are_made_and_each_is_shown(tmp_path: Path) -> None:
