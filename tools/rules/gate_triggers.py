@@ -39,6 +39,7 @@ from ..loop.paths import State
 from ..loop.tree import calls_of, within
 from ..source import Edit
 from ..work import Work
+from .exits import is_exit, lets_single_values_past
 
 _KIND = "trigger outside a block"
 
@@ -67,30 +68,13 @@ def gate_triggers(work: Work) -> None:
 
 def _is_trigger(work: Work, node: ast.If, counters: Iterable[Identity]) -> bool:
     scope = work.script.places[node].scope
-    if _is_exit(node) and not _holds_elsewhere(work, node.test, work.names_of(scope, counters, node.test)):
+    if is_exit(node) and not lets_single_values_past(work, node.test, work.names_of(scope, counters, node.test)):
         return False  # leaves at single values, where the counter has brought it before
     if any(work.traits.steps(inner) or work.traits.must_run(inner) for inner in within([*node.body, *node.orelse])):
         return (
             False  # lets the step through, or clears the gradients: that is due whether the update is applied or not
         )
     return work.traits.trigger(node.test, work.names_of(scope, counters, node.test))
-
-
-def _is_exit(node: ast.If) -> bool:
-    return len(node.body) == 1 and isinstance(node.body[0], (ast.Continue, ast.Return))
-
-
-def _holds_elsewhere(work: Work, test: ast.expr, counters: list[str]) -> bool:
-    """Whether a test keeps away all but single values of a counter, so that what follows its exit is the trigger."""
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
-        return any(_holds_elsewhere(work, value, counters) for value in test.values)
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return work.traits.trigger(test.operand, counters) and not _holds_elsewhere(work, test.operand, counters)
-    if isinstance(test, ast.Compare):
-        is_multiple = isinstance(test.left, ast.BinOp) and work.traits.trigger(test.left, counters)
-        is_over = is_multiple and isinstance(test.ops[0], ast.Gt)
-        return is_over or (isinstance(test.ops[0], (ast.NotEq, ast.NotIn)) and is_multiple)
-    return isinstance(test, ast.BinOp) and work.traits.trigger(test, counters)
 
 
 def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
@@ -123,7 +107,7 @@ def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
     flag = _flag(work, node, state, _KIND, work.flow.tests[node])
     if flag is not None and work.edit(node, _KIND, lambda: _edits(work, node, state, flag)):
         work.keep(flag)
-        rest = work.script.places[node].following if _is_exit(node) else []
+        rest = work.script.places[node].following if is_exit(node) else []
         gated.update(id(inner) for inner in within([*node.body, *rest]))
         more = (
             "; where the loop accumulates it also no longer fires at every micro-batch" if state.sync is None else ""
@@ -142,7 +126,7 @@ def _flag(work: Work, node: ast.stmt, state: State, kind: str, test: Test | None
 
 
 def _edits(work: Work, node: ast.If, state: State, flag: Flag) -> list[Edit]:
-    if _is_exit(node):
+    if is_exit(node):
         test, jump = " or ".join(work.opposite(state, flag)), work.layout.text(node.body[0])
         return work.layout.insert_before(node, [f"if {test}:", work.layout.unit(node) + jump])
     return work.layout.prepend_clauses(node, work.conditions(state, flag))

@@ -1,0 +1,28 @@
+"""Early exits under a test on a counter: those that keep away all but single values, and those that leave at them."""
+
+from __future__ import annotations
+
+import ast
+
+from ..work import Work
+
+
+def is_exit(node: ast.If) -> bool:
+    """Whether all that an `if` does is to leave the iteration or the function."""
+    return len(node.body) == 1 and isinstance(node.body[0], (ast.Continue, ast.Return))
+
+
+def lets_single_values_past(work: Work, test: ast.expr, counters: list[str]) -> bool:
+    """Whether a test, as in `if global_step % N != 0: continue`, keeps away all but single values of a counter.
+
+    What follows such an exit is what fires at them. An exit *at* single values is another thing: nothing fires there.
+    """
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+        return any(lets_single_values_past(work, value, counters) for value in test.values)
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = test.operand
+        return work.traits.trigger(inner, counters) and not lets_single_values_past(work, inner, counters)
+    if isinstance(test, ast.Compare):
+        is_multiple = isinstance(test.left, ast.BinOp) and work.traits.trigger(test.left, counters)
+        return is_multiple and isinstance(test.ops[0], (ast.NotEq, ast.NotIn, ast.Gt))
+    return isinstance(test, ast.BinOp) and work.traits.trigger(test, counters)
