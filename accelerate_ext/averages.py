@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +53,16 @@ class Averages:
         """The state of each average. Every process must call it."""
         return {name: average.state_dict() for name, average in self._by_name.items()}
 
+    def check(self, folder: Path) -> None:
+        """Make sure, by their headers, that the averages in a checkpoint can be loaded.
+
+        Raises: CheckpointError naming a file that cannot.
+        """
+        for path in (_file_of(folder, name) for name in self._by_name):
+            if path.is_file():
+                with _opened(path):
+                    pass
+
     def load(self, folder: Path) -> None:
         """Load each average from a checkpoint; one that has no file there stays as it is, with a warning."""
         for name, average in self._by_name.items():
@@ -60,6 +71,21 @@ class Averages:
                 average.load_state_dict(read_state(path))
             else:
                 warnings.warn(f"{folder} has no {path.name}: the average {name!r} stays as it is", stacklevel=4)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
+    """The open file and what stands in its header. Raises: CheckpointError, also for what fails inside."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise ValueError(f"`format` must be {_FORMAT!r}, got {metadata.get('format')!r}")
+            yield file, json.loads(metadata["state"])
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} must hold an average that `save_state` wrote: {error}") from error
 
 
 def write_states(folder: Path, states: Mapping[str, Mapping[str, Any]]) -> None:
@@ -78,17 +104,8 @@ def read_state(path: Path) -> Any:
 
     Raises: CheckpointError if the file is no such state.
     """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt", device="cpu") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != _FORMAT:
-                raise ValueError(f"`format` must be {_FORMAT!r}, got {metadata.get('format')!r}")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return _put_back(json.loads(metadata["state"]), tensors)
-    except (SafetensorError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} must hold an average that `save_state` wrote: {error}") from error
+    with _opened(path) as (file, structure):
+        return _put_back(structure, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
 
 
 def _file_of(folder: Path, name: str) -> Path:

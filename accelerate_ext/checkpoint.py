@@ -80,7 +80,8 @@ def warn_about_missing(folder: str, taken: StoredCounts) -> None:
 
 def _applied_according_to(optimizer: torch.optim.Optimizer) -> int:
     """The largest step count in an optimizer's state; 0 when it keeps none, as plain SGD."""
-    found: list[Any] = [state["step"] for state in optimizer.state.values() if "step" in state]
+    states = [state for state in optimizer.state.values() if isinstance(state, Mapping)]
+    found: list[Any] = [state["step"] for state in states if "step" in state]
     if not found:  # some count once a group: fused ones of other packages "step", schedule-free ones "k"
         found = [group[name] for group in optimizer.param_groups for name in ("step", "k") if name in group]
     return max((int(step) for step in found), default=0)

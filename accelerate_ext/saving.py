@@ -37,7 +37,7 @@ def save_whole(accelerator: Accelerator, output_dir: str | None, save: Callable[
     accelerator.wait_for_everyone()
     _on_each_file_system(accelerator, staging.commit, is_due=staging.path.is_dir)
     if beside is not None and accelerator.is_main_process:
-        _drop_oldest(target.parent, accelerator.project_configuration.total_limit)
+        _drop_oldest(target, accelerator.project_configuration.total_limit)
     return target
 
 
@@ -56,7 +56,10 @@ def _target(accelerator: Accelerator, output_dir: str | None) -> tuple[Path, Pat
     if not configuration.automatic_checkpoint_naming:
         if output_dir is None:
             raise ValueError("`output_dir` must name a folder when `automatic_checkpoint_naming` is off, got None")
-        return Path(output_dir).expanduser(), None
+        target = Path(output_dir).expanduser()
+        if target.exists() and not target.is_dir():
+            raise NotADirectoryError(f"`output_dir` must name a folder, but {target} is a file")
+        return target, None
     if accelerator.project_dir is None:
         raise ValueError("`project_dir` must name a folder when `automatic_checkpoint_naming` is on, got None")
     project = Path(accelerator.project_dir)
@@ -80,14 +83,16 @@ def _explicit_naming(accelerator: Accelerator) -> Iterator[None]:
         configuration.automatic_checkpoint_naming = was
 
 
-def _drop_oldest(folder: Path, total_limit: int | None) -> None:
-    """Keep the newest `total_limit` checkpoints; only now, when the new one is complete."""
+def _drop_oldest(saved: Path, total_limit: int | None) -> None:
+    """Keep `total_limit` checkpoints, the one that is saved and the newest others; only now, when it is complete."""
     if total_limit is None:
         return
-    numbered = [
-        (int(match[1]), path) for path in folder.iterdir() if (match := re.fullmatch(r"checkpoint_(\d+)", path.name))
+    others = [
+        (int(match[1]), path)
+        for path in saved.parent.iterdir()
+        if path != saved and (match := re.fullmatch(r"checkpoint_(\d+)", path.name))
     ]
-    for _, path in sorted(numbered)[: max(len(numbered) - total_limit, 0)]:
+    for _, path in sorted(others)[: max(len(others) + 1 - max(total_limit, 1), 0)]:
         shutil.rmtree(path)
 
 
@@ -127,6 +132,7 @@ class CountsInCheckpoints:
     def _read(self, models: object, input_dir: str) -> None:
         self._folder = Path(input_dir)
         self._stored = StoredCounts.read(self._folder)
+        self.averages.check(self._folder)
 
     def restore(self) -> None:
         """Behind `load_state`: put the counts in force, and load the averages."""
@@ -139,6 +145,7 @@ class CountsInCheckpoints:
             stored = counts_from_states(optimizers)
             warn_about_missing(str(self._folder), stored)
         self._attempts.restart(stored.attempts)
-        for optimizer, counts in zip(optimizers, stored.optimizers, strict=False):
+        unlisted = counts_from_states(optimizers[len(stored.optimizers) :]).optimizers
+        for optimizer, counts in zip(optimizers, [*stored.optimizers, *unlisted], strict=False):  # it may list more
             optimizer.restart(counts)
         self.averages.load(self._folder)

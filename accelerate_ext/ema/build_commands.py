@@ -91,6 +91,7 @@ def sweep(
     options, widths = options_of(chosen), chosen.pop("sigma_rel")
     got = measure_all(inputs, metric, results, widths, fit=kind, options=options, progress=not as_json, **chosen)
     if csv_path:
+        csv_path.parent.mkdir(parents=True, exist_ok=True)
         csv_path.write_text(got.to_csv(), encoding="utf-8")
     if as_json:
         click.echo(json.dumps(got.to_dict()))

@@ -113,8 +113,10 @@ def _in_path(path: Path, options: InputOptions, table: Mapping[str, float]) -> l
             listed = ", ".join(map(str, incomplete[:5]))
             warnings.warn(f"left out, files of other ranks are missing: {listed}", InputWarning, stacklevel=4)
         chosen = [source for source in found if options.run in (None, source.run)]
+        if not found:
+            raise SnapshotError(f"{path} holds no whole snapshot; files of other ranks are missing")
         if not chosen:
-            runs = ", ".join(sorted({source.run for source in found})) or "none that is whole"
+            runs = ", ".join(sorted({source.run for source in found}))
             raise SnapshotError(f"{path} has no snapshot of the run {options.run!r}; it has: {runs}")
         return chosen
     if peers := [child for child in sorted(path.iterdir()) if PEER_NAME.fullmatch(child.name)]:

@@ -145,3 +145,16 @@ def test_a_key_that_would_not_come_back_is_refused_when_it_is_saved(tmp_path, ke
     with pytest.raises(TypeError, match="must have words or numbers as keys"):
         write_states(tmp_path, {"mine": {key: 1}})
     assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_average_is_named_before_anything_is_loaded(loop, tmp_path):
+    record = loop(batches=2, scaler=None).run()
+    record.accelerator.register_average(Mean(record.model))
+    record.accelerator.save_state(str(tmp_path))
+    (tmp_path / "average_ema.safetensors").write_bytes(b"not this")
+    other, _ = loop(seed=5, scaler=None).prepare()
+    other.accelerator.register_average(Mean(other.model))
+    before = [parameter.detach().clone() for parameter in other.model.parameters()]
+    with pytest.raises(CheckpointError, match=r"average_ema\.safetensors must hold an average"):
+        other.accelerator.load_state(str(tmp_path))
+    assert all(torch.equal(one, two) for one, two in zip(before, other.model.parameters(), strict=True))

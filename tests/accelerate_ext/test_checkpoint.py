@@ -271,3 +271,21 @@ def test_the_hooks_of_others_are_called_with_the_folder(loop, tmp_path):
     assert record.accelerator.save_state(str(tmp_path / "checkpoint-1")) == tmp_path / "checkpoint-1"
     assert (tmp_path / "checkpoint-1" / "mine.txt").read_text() == "mine"
     assert len(folders) == 1
+
+
+@pytest.mark.parametrize("state", [[], 3, torch.zeros(2)])
+def test_state_of_a_parameter_that_is_no_dict_tells_nothing(state):
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters())
+    optimizer.state[optimizer.param_groups[0]["params"][0]] = state
+    assert counts_from_states([optimizer]).attempts == Counts(0, 0, 0, 0)
+
+
+def test_an_optimizer_that_the_file_does_not_list_counts_by_its_own_state(loop, tmp_path):
+    record = loop(batches=3).run()
+    folder = record.accelerator.save_state(str(tmp_path))
+    stored = json.loads((folder / FILE_NAME).read_text())
+    (folder / FILE_NAME).write_text(json.dumps(stored | {"optimizers": []}))
+    loop.train(loop(), record, [torch.ones(2, 4)])
+    assert record.optimizer.applied_step == 4
+    record.accelerator.load_state(str(folder))
+    assert record.optimizer.applied_step == 3

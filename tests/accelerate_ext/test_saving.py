@@ -233,3 +233,22 @@ def test_a_write_that_fails_leaves_no_part_of_a_file(tmp_path):
     with pytest.raises(OSError, match="no space"):
         write_whole(tmp_path / "file", fails)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_in_place_of_the_folder_is_refused_before_anything_is_written(loop, tmp_path):
+    record = loop(batches=1).run()
+    (tmp_path / "checkpoint").write_text("mine")
+    with pytest.raises(NotADirectoryError, match=r"`output_dir` must name a folder, .*checkpoint is a file"):
+        record.accelerator.save_state(str(tmp_path / "checkpoint"))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+@pytest.mark.parametrize(("limit", "left"), [(2, ["checkpoint_4", "checkpoint_9"]), (0, ["checkpoint_4"])])
+def test_the_limit_never_takes_the_checkpoint_that_was_just_saved(loop, tmp_path, limit, left):
+    """After a step back to an older checkpoint there are some with higher numbers."""
+    record = automatic(loop, tmp_path, total_limit=limit).run()
+    for number in (7, 8, 9):
+        (tmp_path / "checkpoints" / f"checkpoint_{number}").mkdir(parents=True)
+    record.accelerator.project_configuration.iteration = 4
+    record.accelerator.save_state()
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == left

@@ -477,3 +477,13 @@ def test_a_checkpoint_before_the_first_applied_update_is_refused_by_name(known_r
     StoredCounts({"attempted": 3, "applied": 0, "skipped": 3, "skipped_in_a_row": 3}).write(tmp_path)
     with pytest.raises(SnapshotError, match=f"{re.escape(str(tmp_path))}.*no update was applied"):
         find_sources(tmp_path)
+
+
+def test_a_folder_of_parts_only_says_what_is_missing(known_run):
+    _split(known_run.save(1500, 0.10), 0)
+    next(known_run.folder.glob("*rank00001*")).unlink()
+    with (
+        pytest.warns(InputWarning, match="left out"),
+        pytest.raises(SnapshotError, match="holds no whole snapshot; files of other ranks are missing"),
+    ):
+        find_sources(known_run.folder)
