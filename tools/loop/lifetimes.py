@@ -1,4 +1,4 @@
-"""Names that only one block gives a value and that are read behind it."""
+"""Names that only one block gives a value and that are read outside it."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ from .tree import expressions, within
 
 
 def left_unbound(script: Script, block: list[ast.stmt], scope: Scope, spared: set[int]) -> Refusal | None:
-    """Why a block cannot be left out of the first iterations: a name that it alone binds is read behind it.
+    """Why a block cannot be left out of the first iterations: a name that it alone binds is read outside it.
 
     `spared` are ids of statements that are left out together with the block.
     """
-    first, last = block[0].lineno, block[-1].end_lineno or block[-1].lineno
+    inside = {id(node) for node in within(block)}
     mine = {
         name
         for name, bindings in scope.bindings.items()
-        if all(first <= item.statement.lineno <= last for item in bindings) and bindings and name.isidentifier()
+        if name.isidentifier() and all(id(item.statement) in inside for item in bindings)
     }
-    if mine:  # other code may share the lines
-        inside = {id(node) for node in within(block)}
-        mine = {name for name in mine if all(id(item.statement) in inside for item in scope.bindings[name])}
     loop = script.loop(block[0])
-    if not mine or loop is None or (loop.end_lineno or 0) < last:
+    if not mine or loop is None:
         return None
     for node in within(loop.body):
-        if node.lineno < block[-1].lineno or id(node) in spared or id(node) in inside:
+        if id(node) in spared or id(node) in inside:
             continue
         for name in _reads(node, mine):
             return Refusal(
