@@ -13,7 +13,7 @@ import torch
 
 from . import epochs, ranks
 from .attempts import Attempts
-from .averages import Average
+from .averages import Average, Averages
 from .deepspeed import count_engine_step, engine_of
 from .nonfinite import check_switch, guard_for
 from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
@@ -215,7 +215,8 @@ class Accelerator(accelerate.Accelerator):
         self._counts_in_checkpoints.restore()
 
     def free_memory(self, *objects: Any) -> Any:
-        """As in Accelerate; the counts begin at zero again."""
+        """As in Accelerate; the counts begin at zero again, and averages are no longer kept in checkpoints."""
+        self._counts_in_checkpoints.averages = Averages()
         self._attempts.restart()
         self._attempts.passes.unhook()
         return super().free_memory(*objects)

@@ -25,11 +25,10 @@ from .command_options import (
 from .inputs import find_sources, incomplete_snapshots
 from .plan import BYTES_EACH, DISTANCE
 from .plan import plan as make_plan
+from .plot import WANTED
 from .plot_commands import plot
 from .reconstruct import reconstruct as build
 from .thin import thin as thin_folder
-
-INFO_WIDTHS = (0.02, 0.05, 0.075, 0.10, 0.15, 0.20, 0.25)
 
 
 @click.group(short_help="Plan snapshots, and build averages after the run.")
@@ -85,7 +84,7 @@ def info(inputs: tuple[Path, ...], as_json: bool, **chosen: Any) -> None:
     """What is stored, and what to expect of averages at its end. Exits with 1 if snapshots are incomplete."""
     options = options_of(chosen)
     found = find_sources(inputs, options)
-    expected = build(inputs, INFO_WIDTHS, options=options, dry_run=True, force=True)
+    expected = build(inputs, WANTED, options=options, dry_run=True, force=True)
     incomplete = [str(path) for folder in inputs if folder.is_dir() for path in incomplete_snapshots(folder)]
     rows = [
         {"path": str(s.path), "step": s.step, "sigma_rel": stored_width(s.gamma), "kind": s.kind, "run": s.run}

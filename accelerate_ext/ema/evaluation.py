@@ -35,13 +35,13 @@ class Evaluation:
         """
         targets = self.parameters.targets(parameters)
         for name, average in self.averages(sigma_rel).items():
-            _local(targets[name]).copy_(average)
+            distributed.local(targets[name]).copy_(average)
         is_other = isinstance(parameters, nn.Module) and unwrap(parameters) is not self.parameters.module
         if is_other and isinstance(parameters, nn.Module):
             held = targets | dict(buffers(unwrap(parameters)))
             for name, tensor in self.parameters.copied().items():
                 if name in held and held[name].shape == tensor.shape:
-                    _local(held[name]).copy_(_local(tensor))
+                    distributed.local(held[name]).copy_(distributed.local(tensor))
 
     @torch.no_grad()
     def store(self, parameters: Model | None = None) -> None:
@@ -52,7 +52,9 @@ class Evaluation:
         if self._stored is not None:
             raise RuntimeError("weights are stored already, and would be lost: call `restore` first")
         targets = self.parameters.targets(parameters)
-        self._stored = {name: _local(targets[name]).to("cpu", copy=True) for name in self.parameters.averaged}
+        self._stored = {
+            name: distributed.local(targets[name]).to("cpu", copy=True) for name in self.parameters.averaged
+        }
 
     @torch.no_grad()
     def restore(self, parameters: Model | None = None) -> None:
@@ -64,7 +66,7 @@ class Evaluation:
             raise RuntimeError("there are no stored weights to restore: call `store` first; each is restored once")
         targets = self.parameters.targets(parameters)
         for name, kept in self._stored.items():
-            _local(targets[name]).copy_(kept)
+            distributed.local(targets[name]).copy_(kept)
         self._stored = None
 
     @contextlib.contextmanager
@@ -81,7 +83,3 @@ class Evaluation:
             yield self.averages(sigma_rel)
         finally:
             self.restore()
-
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return distributed.local(tensor)

@@ -168,7 +168,7 @@ def path_weights(t_in: ArrayLike, t_out: float, gamma_out: float) -> Array:
     steps = np.asarray(t_in, dtype=np.float64)
     order = np.argsort(steps)
     where = steps[order] / check_t(t_out)
-    exponent = check_gamma(gamma_out, raw=False) + 1
+    exponent = check_gamma(gamma_out, allow_raw=False) + 1
     reach = np.minimum(where, 1.0) ** exponent  # the part of the wanted weight up to each checkpoint
     area = np.minimum(where, 1.0) * reach / (exponent + 1) + np.maximum(where - 1, 0.0)  # and its integral
     weights = np.zeros_like(where)

@@ -68,7 +68,7 @@ def new_weight(gamma: float, t_last: float, t: float) -> float:
 
 def density(tau: ArrayLike, t: float, gamma: float) -> Array:
     """The profile's weight per step at ``tau``; 0 outside [0, t]. Its integral over [0, t] is 1."""
-    power = check_gamma(gamma, raw=False)
+    power = check_gamma(gamma, allow_raw=False)
     where = np.asarray(tau, dtype=np.float64) / check_t(t)
     inside = (where >= 0) & (where <= 1)
     return np.where(inside, (power + 1) / t * np.power(np.where(inside, where, 0.0), power), 0.0)
@@ -85,7 +85,7 @@ def cumulative(tau: ArrayLike, t: float, gamma: float) -> Array:
 
 def mass(start: float, end: float, t: float, gamma: float) -> float:
     """The part of the profile's weight between two steps, without cancellation when they lie close together."""
-    exponent = check_gamma(gamma, raw=False) + 1
+    exponent = check_gamma(gamma, allow_raw=False) + 1
     low, high = (min(max(value, 0.0), check_t(t)) for value in (start, end))
     if high <= low:
         return 0.0
@@ -97,7 +97,7 @@ def step_weights(t: int, gamma: float) -> Array:
 
     Shapes: result (t,), oldest first.
     """
-    exponent = check_gamma(gamma, raw=False) + 1
+    exponent = check_gamma(gamma, allow_raw=False) + 1
     tau = np.arange(1, int(check_t(t)) + 1)
     with np.errstate(divide="ignore"):  # the first step takes all that lies before it
         return np.asarray((tau / t) ** exponent * -np.expm1(exponent * np.log1p(-1 / tau)), dtype=np.float64)
@@ -153,11 +153,11 @@ def check_sigma_rel(sigma_rel: float) -> float:
     return value
 
 
-def check_gamma(gamma: float, raw: bool = True) -> float:
-    """``gamma`` as a float. Raises: ValueError unless it is 0 or more, and finite where ``raw`` is false."""
+def check_gamma(gamma: float, allow_raw: bool = True) -> float:
+    """``gamma`` as a float. Raises: ValueError unless it is 0 or more, and finite where ``allow_raw`` is false."""
     value = float(gamma)
-    if not value >= 0 or (not raw and math.isinf(value)):
-        raise ValueError(f"`gamma` must be {'0 or more' if raw else 'finite, 0 or more'}, got {gamma}")
+    if not value >= 0 or (not allow_raw and math.isinf(value)):
+        raise ValueError(f"`gamma` must be {'0 or more' if allow_raw else 'finite, 0 or more'}, got {gamma}")
     return value
 
 
@@ -177,7 +177,7 @@ def _cosine_root(sigma: float) -> float:
 
 
 def _log_beta(gamma: float, t_last: float, t: float) -> float:
-    exponent = check_gamma(gamma, raw=False) + 1
+    exponent = check_gamma(gamma, allow_raw=False) + 1
     if not 0 <= t_last <= check_t(t):
         raise ValueError(
             f"`t_last` must lie between 0 and `t`, got t_last={t_last} and t={t}; averages do not go back"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -158,3 +160,21 @@ def test_a_damaged_average_is_named_before_anything_is_loaded(loop, tmp_path):
     with pytest.raises(CheckpointError, match=r"average_ema\.safetensors must hold an average"):
         other.accelerator.load_state(str(tmp_path))
     assert all(torch.equal(one, two) for one, two in zip(before, other.model.parameters(), strict=True))
+
+
+def test_a_second_training_has_averages_of_its_own(loop, tmp_path):
+    """As in `find_executable_batch_size`, which runs a whole training again after it has freed the memory."""
+    record, _ = loop(scaler=None).prepare()
+    for _ in range(2):
+        record.accelerator.free_memory()
+        model, _ = record.accelerator.prepare(
+            torch.nn.Linear(1, 1), torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+        )
+        last = Mean(model)
+        record.accelerator.register_average(last)
+    gone = weakref.ref(record.accelerator._counts_in_checkpoints.averages._by_name["ema"])
+    assert gone() is last
+    del last, model
+    record.accelerator.free_memory()
+    gc.collect()
+    assert gone() is None
