@@ -127,6 +127,11 @@ class Work:
                     found.setdefault(self.objects.identity(block.scope, name), block)
         return found
 
+    def counting_loops(self) -> set[int]:
+        """Ids of the loops in which a gated block counts."""
+        blocks = [block for block in self.blocks if self.gates(block) and self.traits.counters_in(block.statements)]
+        return {id(self.script.loop(block.node)) for block in blocks}
+
     def copies(self, counters: dict[Identity, Block]) -> dict[Identity, Block]:
         """Names that hold such a counter as it was before the update, like `steps = int(self.steps)`."""
         words = sorted({last(who.key) for who in counters})

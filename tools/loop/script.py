@@ -123,13 +123,13 @@ class Script:
         """Every place that gives a key its value; empty where the file has none."""
         return self.home(scope, name).bindings.get(name, [])
 
-    def function(self, scope: Scope, call: ast.Call) -> Scope | None:
-        """The function of this file that a call runs, if that is plain."""
+    def function(self, scope: Scope, call: ast.Call | ast.Attribute) -> Scope | None:
+        """The function of this file that a call runs, or that an attribute is (a property), if that is plain."""
         found = self._function(scope, call)
         return self.read(found) if found is not None else None
 
-    def _function(self, scope: Scope, call: ast.Call) -> Scope | None:
-        name = key(call.func)
+    def _function(self, scope: Scope, call: ast.Call | ast.Attribute) -> Scope | None:
+        name = key(call.func if isinstance(call, ast.Call) else call)
         if name is None or last(name) not in self._function_names:
             return None
         parts = name.split(".")

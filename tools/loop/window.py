@@ -260,8 +260,18 @@ class Windows:
         read = {name for name in gathered if re.search(names.word_pattern(name, r"[\w.]"), text)}
         handled |= {names.root(name) for name in window.cleared}  # an item that is cleared stands for its container
         for name in sorted(read - handled):
-            if name in self._sums(block[0]) and not names.counts_data(name):
+            if name in self._sums(block[0]) and not _counts(name) and not self._holds_counts(name, gathered):
                 window.never_cleared.append(name)
+
+    @staticmethod
+    def _holds_counts(name: str, gathered: set[str]) -> bool:
+        """Whether all that grows in a container are counts, such as `state["step"]` in `state`."""
+        items = [item for item in gathered if item != name and names.root(item) == name]
+        return bool(items) and all(map(_counts, items))
+
+
+def _counts(name: str) -> bool:
+    return names.counts_data(name) or names.is_step_count(name)
 
 
 def _compares(test: ast.expr, counters: list[str]) -> bool:

@@ -31,11 +31,7 @@ from ..work import Work
 
 def batch_counters(work: Work) -> None:
     """Report what counts batches or rounds in the place of updates."""
-    counted = {
-        id(work.script.loop(block.node))
-        for block in work.blocks
-        if work.gates(block) and work.traits.counters_in(block.statements)
-    }
+    counted = work.counting_loops()
     for statements in work.flow.stepping.values():
         loops = {
             loop: None for node in statements for loop in work.script.ancestors(node) if isinstance(loop, ast.For)

@@ -102,9 +102,16 @@ def _asks_both(work: Work, node: ast.stmt) -> bool:
     return bool(both) and all(id(item) in inside for item in flags)
 
 
+def _is_choice(work: Work, node: ast.stmt) -> bool:
+    """Whether another name of the boundary flag chooses what a statement does: `ema.step() if synced else None`."""
+    scope = work.script.places[node].scope
+    tests = [item.test for item in expressions(node) if isinstance(item, ast.IfExp)]
+    return any(work.clauses.read(test, scope, node).needs_sync is not None for test in tests)
+
+
 def _refuse(work: Work, node: ast.stmt) -> None:
-    text = work.layout.text(node)
-    if re.search(r"\bsync_gradients\b", text) and not work.traits.shows(node):
+    is_asked = re.search(r"\bsync_gradients\b", work.layout.text(node)) or _is_choice(work, node)
+    if is_asked and not work.traits.shows(node):
         work.refuse(
             node,
             _KIND,

@@ -40,15 +40,18 @@ from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
 from . import reset_window
-from .guards import why_batches
+from .guards import why_batches, why_unread
 from .tails import Tail, is_by_modulo, read_tail
 
 
 def gate_unguarded(work: Work) -> None:
     """Gate the bookkeeping that stands behind a step without a guard."""
     for block in work.blocks:
-        if block.role is Role.TAIL and work.flags.reaches_accelerator(block.scope):
-            _gate(work, block)
+        if block.role is Role.TAIL:
+            if work.flags.reaches_accelerator(block.scope):
+                _gate(work, block)
+            elif (refusal := why_unread(work, block)) is not None:
+                work.refuse(block.node, block.role.value, refusal)
 
 
 def _gate(work: Work, block: Block) -> None:

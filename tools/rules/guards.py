@@ -17,17 +17,11 @@ _WIDTH = 60
 
 def why_batches(work: Work, block: Block) -> Refusal:
     """Why an unguarded counter of a loop that accumulates is left: as sure as the tests round it allow."""
-    tests = list(_tests(work, block))
-    for node, test in tests:
-        seen = _looks_at_a_flag(work, node, test)
-        if seen is not None:
-            return Refusal(
-                "unread-test",
-                f"line {test.lineno} asks {seen}, and what that says about the boundary cannot be followed here; ask "
-                "the accelerator's `sync_gradients` in an `if` and run this again",
-            )
-    if tests:
-        _, test = tests[0]
+    unread = why_unread(work, block)
+    if unread is not None:
+        return unread
+    _, test = next(_tests(work, block), (None, None))
+    if test is not None:
         return Refusal(
             "counts-batches",
             f"that `{_text(work, test)}` (line {test.lineno}) holds at sync boundaries only cannot be seen here; if "
@@ -37,6 +31,19 @@ def why_batches(work: Work, block: Block) -> Refusal:
         "counts-batches",
         "no test guards it, so it counts batches, not updates; move it under `if accelerator.sync_gradients:` first",
     )
+
+
+def why_unread(work: Work, block: Block) -> Refusal | None:
+    """Why a counter under a test that asks for the boundary in a form of its own is left; None without such a test."""
+    for node, test in _tests(work, block):
+        seen = _looks_at_a_flag(work, node, test)
+        if seen is not None:
+            return Refusal(
+                "unread-test",
+                f"line {test.lineno} asks {seen}, and what that says about the boundary cannot be followed here; ask "
+                "the accelerator's `sync_gradients` in an `if` and run this again",
+            )
+    return None
 
 
 def _tests(work: Work, block: Block) -> Iterator[tuple[ast.stmt, ast.expr]]:
@@ -58,12 +65,11 @@ def _asked_by(node: ast.stmt) -> list[ast.expr]:
 
 def _looks_at_a_flag(work: Work, node: ast.stmt, test: ast.expr) -> str | None:
     """How a test asks for the boundary all the same: the test itself, or the function of this file that it calls."""
-    text = work.layout.text(test)
-    if any(pattern.search(text) for pattern in work.clauses.words):
+    text, scope = work.layout.text(test), work.script.places[node].scope
+    if work.flags.reaches_accelerator(scope) and any(pattern.search(text) for pattern in work.clauses.words):
         return f"`{_text(work, test)}`"
-    scope = work.script.places[node].scope
-    for call in (item for item in walk(test) if isinstance(item, ast.Call)):
-        function = work.script.function(scope, call)
+    for item in walk(test):
+        function = work.script.function(scope, item) if isinstance(item, (ast.Call, ast.Attribute)) else None
         if function is not None and any(flag.search(work.script.text_of(function)) for flag in FLAGS):
             return f"`{function.name}` (line {getattr(function.node, 'lineno', 1)})"
     return None

@@ -118,11 +118,7 @@ def _bounds(work: Work) -> None:
 def _early_counters(work: Work) -> None:
     """Counters above the step, and progress bars that a fast-forward moves there."""
     gated = work.gated()
-    counted = {
-        id(work.script.loop(block.node))
-        for block in work.blocks
-        if work.gates(block) and work.traits.counters_in(block.statements)
-    }
+    counted = work.counting_loops()
     for statements in work.flow.stepping.values():
         # not by a loop's header: a generator may make the attempts there
         stepping = {loop: None for node in statements for loop in work.script.ancestors(node)}
@@ -138,9 +134,10 @@ def _early_counters(work: Work) -> None:
             elif name is not None and names.counts_data(name):
                 work.warn(node, "data counter", "data-counter", f"{name} counts data, not updates: kept")
             elif name is not None and id(loop) in counted:
-                work.warn(
-                    node, "data counter", "data-counter", f"{name} moves above the step; updates are counted elsewhere"
-                )
+                in_handler = any(work.script.places[n].arm == "handlers" for n in (node, *work.script.ancestors(node)))
+                where = "where an exception was caught" if in_handler else "above the step"
+                text = f"{name} moves {where}; updates are counted elsewhere"
+                work.warn(node, "data counter", "data-counter", text)
             elif name is not None and names.suggests_counter(name):
                 step = next((site for site in work.flow.sites_inside(loop)), None)
                 line = step.statement.lineno if step else loop.lineno

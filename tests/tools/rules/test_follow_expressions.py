@@ -35,3 +35,8 @@ def test_what_is_right_or_only_looks_stays(loop, line):
 
 def test_a_use_that_is_not_understood_is_refused(loop):
     assert "unclear-use" in loop.stays("rate = 3 * accelerator.sync_gradients\nx = 1\nprint(x)")
+
+
+def test_another_name_of_the_flag_that_chooses_is_not_passed_over(loop):
+    body = "synced = accelerator.sync_gradients\nmoved = ema.step(model) if synced else None"
+    assert "unclear-use" in loop.stays(body)

@@ -70,3 +70,12 @@ def test_a_sum_over_several_updates_goes_back_to_where_it_was(loop):
 )
 def test_what_cannot_be_repeated_safely_keeps_the_block_as_it_is(loop, body, code):
     assert code in loop.stays(f"if accelerator.sync_gradients:\n    global_step += 1\n{body}")
+
+
+@pytest.mark.parametrize(
+    "count",
+    ["global_step += 1 if accelerator.sync_gradients else 0", "state['step'] = state['step'] + stride"],
+)
+def test_counts_are_no_sums_that_somebody_forgot_to_clear(loop, count):
+    body = f"{count}\nif accelerator.sync_gradients:\n    accelerator.log({{}}, step=global_step + len(state))"
+    assert "never-reset" not in loop.codes(body)
