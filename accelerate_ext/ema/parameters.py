@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,7 +59,7 @@ class ParameterSet:
         is_number = parameter.is_floating_point() or parameter.is_complex()
         return is_number and (parameter.requires_grad or self.include_frozen)
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """Hash of names and shapes of the averaged parameters, whole tensors: the same on any number of ranks."""
         text = json.dumps([[name, list(shape)] for name, shape in sorted(self.shapes.items())])

@@ -25,13 +25,12 @@ from .profile import gamma_from_sigma_rel
 from .readers import Reader
 from .result import Reconstruction, judge
 from .stream import Sink
-from .tensor_file import Slot, TensorFile, in_file_order, synchronise_folder
+from .tensor_file import Layout, Slot, TensorFile, synchronise_folder
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 COPY_ELEMENTS = 2**20
 
 Inputs = str | Path | Sequence[str | Path]
-Tensors = dict[str, tuple[torch.dtype, tuple[int, ...]]]
 
 
 def reconstruct(
@@ -103,7 +102,8 @@ class _Job:
     def __init__(
         self, prepared: Prepared, dtype: torch.dtype, targets: tuple[float, ...], workers: int, progress: bool
     ):
-        self.prepared, self.tensors, self.targets = prepared, _tensors(prepared, dtype), targets
+        self.prepared, self.slots, self.targets = prepared, _slots(prepared, dtype), targets
+        self.layout = Layout(self.slots)
         self.workers, self.progress = workers, progress
         wide = any(reader.dtype(name) == torch.float64 for reader in prepared.readers for name in prepared.columns)
         wide |= dtype == torch.float64
@@ -111,7 +111,7 @@ class _Job:
 
     def describe(self, widths: Mapping[str, float], in_memory: bool) -> Reconstruction:
         prepared, count = self.prepared, len(self.targets)
-        size = count * sum(slot.num_bytes for slot in self._slots())
+        size = count * self.layout.num_bytes
         columns = {name: prepared.gammas.tolist().index(gamma_from_sigma_rel(w)) for name, w in widths.items()}
         ended = [source.step for source in prepared.sources if source.t == prepared.t]
         return Reconstruction(
@@ -140,7 +140,7 @@ class _Job:
 
     def in_memory(self) -> tuple[dict[str, torch.Tensor], ...]:
         results = tuple(
-            {name: torch.empty(math.prod(shape), dtype=dtype) for name, (dtype, shape) in self.tensors.items()}
+            {slot.name: torch.empty(math.prod(slot.shape), dtype=slot.dtype) for slot in self.slots}
             for _ in self.targets
         )
 
@@ -149,7 +149,7 @@ class _Job:
                 result[name][start : start + row.numel()] = row
 
         self._run(write)
-        return tuple({name: flat.view(self.tensors[name][1]) for name, flat in result.items()} for result in results)
+        return tuple({slot.name: result[slot.name].view(slot.shape) for slot in self.slots} for result in results)
 
     def to_files(self, paths: Sequence[Path], result: Reconstruction, overwrite: bool) -> None:
         if not overwrite and (found := next((path for path in paths if path.exists()), None)):
@@ -159,7 +159,7 @@ class _Job:
             for column, path in enumerate(paths):
                 metadata = {"format": "pt", "accelerate_ext.ema": _summary(result, column)} | dict(self.prepared.tied)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                files.append(TensorFile(path, self._slots(), metadata, overwrite=overwrite))
+                files.append(TensorFile(path, self.layout, metadata, overwrite=overwrite))
 
             def write(name: str, start: int, values: torch.Tensor) -> None:
                 for file, row in zip(files, values, strict=True):
@@ -174,9 +174,6 @@ class _Job:
         finally:
             for file in files:
                 file.abandon()
-
-    def _slots(self) -> list[Slot]:
-        return in_file_order(Slot(name, dtype, shape) for name, (dtype, shape) in self.tensors.items())
 
     def _run(self, write: Sink) -> None:
         total = self.prepared.num_elements
@@ -210,11 +207,10 @@ def _dtype(name: str) -> torch.dtype:
     return DTYPES[name]
 
 
-def _tensors(prepared: Prepared, dtype: torch.dtype) -> Tensors:
-    """Dtype and shape of what the result holds, in the order of the newest file."""
-    newest = prepared.readers[-1]
-    copied = {name: (reader.dtype(name), reader.shape(name)) for name, reader in prepared.copied.items()}
-    return {name: (dtype, newest.shape(name)) for name in prepared.columns} | copied
+def _slots(prepared: Prepared, dtype: torch.dtype) -> list[Slot]:
+    """What the result holds, in the order of the newest file."""
+    averaged = [Slot(name, dtype, prepared.readers[-1].shape(name)) for name in prepared.columns]
+    return averaged + [Slot(name, r.dtype(name), r.shape(name), False) for name, r in prepared.copied.items()]
 
 
 def _summary(result: Reconstruction, column: int) -> str:

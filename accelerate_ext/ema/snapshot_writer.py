@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from . import distributed
 from .header import sharding_info
 from .parameters import ParameterSet
 from .stream_file import StreamFile
-from .tensor_file import Slot, in_file_order, synchronise_folder
+from .tensor_file import Layout, Slot, synchronise_folder
 
 DTYPE_NAMES = {
     "float32": torch.float32,
@@ -84,16 +84,17 @@ def _write_parts(
     parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype, offsets: Offsets | None
 ) -> list[StreamFile]:
     """Finished files of this process's tensors, one thread a file; of all tensors if there are no offsets."""
+    copied = parameters.copied()
+    held = parameters.averaged | copied
+    parts = {name: distributed.local(held[name]) for name in (held if offsets is None else offsets)}
+    layout = _layout(parameters, parts, dtype)
+    metadata = _metadata(parameters, copied, dtype) | (sharding_info(offsets) if offsets else {})
 
     def write(job: Job) -> StreamFile:
-        held = _contents(parameters, job)
-        tensors = {name: distributed.local(held[name]) for name in (held if offsets is None else offsets)}
-        sharding = sharding_info(offsets) if offsets else {}
-        slots = _slots(parameters, tensors, dtype)
-        file = StreamFile(job.path, slots, _metadata(parameters, job, dtype) | sharding)
+        file = StreamFile(job.path, layout, {**job.metadata, **metadata})
         try:
-            for slot in slots:
-                file.add(tensors[slot.name])
+            for slot in layout.slots:
+                file.add(job.averages[slot.name] if slot.is_average else parts[slot.name])
             file.finish()
         except BaseException:
             file.abandon()
@@ -119,8 +120,9 @@ def _write_gathered(
     parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype
 ) -> tuple[list[StreamFile], Exception | None]:
     """Files of whole tensors on the first process, finished or with the error. All processes take part to the end."""
-    like = parameters.given | parameters.copied()
-    slots = _slots(parameters, like, dtype)
+    copied = parameters.copied()
+    like = parameters.given | copied
+    layout, metadata = _layout(parameters, like, dtype), _metadata(parameters, copied, dtype)
     is_first, files, errors = distributed.rank() == 0, [], []  # type: ignore[var-annotated]
 
     def attempt(action: Callable[[], object]) -> None:
@@ -131,10 +133,10 @@ def _write_gathered(
                 errors.append(error)
 
     for job in jobs:
-        contents, metadata = _contents(parameters, job), _metadata(parameters, job, dtype)
-        attempt(lambda path=job.path, m=metadata: files.append(StreamFile(path, slots, m)))  # type: ignore[misc]
-        for slot in slots:
-            tensor = distributed.whole(distributed.local(contents[slot.name]), like[slot.name])
+        attempt(lambda job=job: files.append(StreamFile(job.path, layout, {**job.metadata, **metadata})))  # type: ignore[misc]
+        for slot in layout.slots:
+            part = job.averages[slot.name] if slot.is_average else distributed.local(like[slot.name])
+            tensor = distributed.whole(part, like[slot.name])
             attempt(lambda tensor=tensor: files[-1].add(tensor))  # type: ignore[misc]
         attempt(lambda: files[-1].finish())
     return files, errors[0] if errors else None
@@ -151,28 +153,20 @@ def _publish(files: Sequence[StreamFile]) -> None:
         synchronise_folder(files[0].path.parent)
 
 
-def _contents(parameters: ParameterSet, job: Job) -> dict[str, torch.Tensor]:
-    """Parts of the averages, and what is copied, which may be sharded."""
-    return dict(job.averages) | parameters.copied()
-
-
-def _slots(parameters: ParameterSet, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> list[Slot]:
-    """In the order of the file."""
-
+def _layout(parameters: ParameterSet, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Layout:
     def slot(name: str, tensor: torch.Tensor) -> Slot:
         is_average = name in parameters.averaged
         kept = torch.complex64 if tensor.is_complex() else dtype
         return Slot(name, kept if is_average else tensor.dtype, tuple(tensor.shape), is_average)
 
-    return in_file_order(slot(*item) for item in tensors.items())
+    return Layout(slot(*item) for item in tensors.items())
 
 
-def _metadata(parameters: ParameterSet, job: Job, dtype: torch.dtype) -> dict[str, str]:
+def _metadata(parameters: ParameterSet, copied: Iterable[str], dtype: torch.dtype) -> dict[str, str]:
     return {
-        **job.metadata,
         "dtype": str(dtype).removeprefix("torch."),
         "parameter_set": parameters.digest,
-        "copied": json.dumps(sorted(parameters.copied())),
+        "copied": json.dumps(sorted(copied)),
         "tied": json.dumps(parameters.tied),
     }
 

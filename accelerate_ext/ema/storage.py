@@ -28,18 +28,25 @@ EXPONENT_BITS = 0x7F800000
 
 @dataclass(frozen=True)
 class Span:
-    """Where one parameter lies in its group: elements `start` to `stop`, with its dimensions in the order `order`."""
+    """Where one parameter lies in its group: from element `start` on, with its dimensions in the order `order`."""
 
     start: int
-    stop: int
     shape: tuple[int, ...]
     order: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, part: torch.Tensor, start: int) -> Span:
+        """The place of a parameter, in the order that its memory has."""
+        order, strides, stride = _memory_order(part), [0] * part.dim(), 1
+        for dim in reversed(order):
+            strides[dim] = stride
+            stride *= max(1, part.shape[dim])
+        return cls(start, tuple(part.shape), order, tuple(strides))
 
     def view(self, flat: torch.Tensor) -> torch.Tensor:
         """The average of the parameter, in its shape."""
-        sizes = [self.shape[dim] for dim in self.order]
-        inverse = sorted(range(len(self.order)), key=lambda position: self.order[position])
-        return flat[self.start : self.stop].view(sizes).permute(inverse)
+        return flat.as_strided(self.shape, self.strides, self.start)
 
 
 def _memory_order(part: torch.Tensor) -> tuple[int, ...]:
@@ -76,7 +83,7 @@ class Group:
         self.spans: dict[str, Span] = {}
         at = 0
         for name, part in sorted(parameters.items(), key=lambda item: item[1].numel() > self.small):
-            self.spans[name] = Span(at, at + part.numel(), tuple(part.shape), _memory_order(part))
+            self.spans[name] = Span.of(part, at)
             at += part.numel()
         self.flats = [torch.empty(at, dtype=dtype, device=device) for _ in range(num_averages)]
         size = min(at, self.piece)

@@ -10,26 +10,26 @@ from pathlib import Path
 import torch
 
 from .header import SnapshotError
-from .tensor_file import Slot, TensorFile, header_text
+from .tensor_file import Layout, Slot, TensorFile
 
 CHUNK = 1 << 18
 """Elements that are cast, checked and written at once: 1 MB in float32, which stays in the processor's cache."""
-EARLY = 1 << 22
+EARLY = 1 << 20
 """Bytes after which the disk is set to work, so that there is little left to wait for in the end."""
 SPARE = 24
 """Bytes kept free in the header, since the rounding error is known only after the last tensor."""
 
 
 class StreamFile(TensorFile):
-    """Takes tensors in the order of `slots`; small ones wait for others, to be cast, checked and written together.
+    """Takes tensors in the order of `layout.slots`; small ones wait, to be cast, checked and written together.
 
     Raises (all methods): SnapshotError naming tensors that hold NaN or do not fit the dtype; OSError.
     """
 
-    def __init__(self, path: Path, slots: Sequence[Slot], metadata: Mapping[str, str]):
+    def __init__(self, path: Path, layout: Layout, metadata: Mapping[str, str]):
         self._metadata = {**metadata, "rounding_error": "0"}
-        super().__init__(path, slots, self._metadata, SPARE)
-        self._left = iter(slots)
+        super().__init__(path, layout, self._metadata, SPARE)
+        self._left = iter(layout.slots)
         self._waiting: list[tuple[Slot, torch.Tensor]] = []
         self._num_waiting = 0
         self._wrong: list[str] = []
@@ -70,7 +70,7 @@ class StreamFile(TensorFile):
             raise ValueError(f"{self.path} still needs the tensor {missing.name}")
         if self._change:
             self._metadata["rounding_error"] = f"{self.rounding_error:.17g}"
-            self._write_header(header_text(self.slots, self._metadata))
+            self._write_header(self.layout.header(self._metadata))
         self.synchronise()
 
     def _goes_with(self, slot: Slot, flat: torch.Tensor) -> bool:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import json
 import math
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,16 +36,34 @@ class Slot:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def in_file_order(slots: Iterable[Slot]) -> list[Slot]:
-    """Wide dtypes first, so that every tensor is aligned in the file; else as given."""
-    return sorted(slots, key=lambda slot: -slot.dtype.itemsize)
+class Layout:
+    """Where the tensors of a file lie: those of wide dtypes first, so that each is aligned. One serves many files.
+
+    `starts`: the place of each tensor, in bytes behind the header. `num_bytes`: of all of them.
+    """
+
+    def __init__(self, slots: Iterable[Slot]):
+        self.slots = sorted(slots, key=lambda slot: -slot.dtype.itemsize)
+        at, table = 0, {}
+        self.starts: dict[str, int] = {}
+        for slot in self.slots:
+            self.starts[slot.name], end = at, at + slot.num_bytes
+            table[slot.name] = {"dtype": CODES[slot.dtype], "shape": list(slot.shape), "data_offsets": [at, end]}
+            at = end
+        self.num_bytes = at
+        self._table = json.dumps(table, separators=(",", ":"))
+
+    def header(self, metadata: Mapping[str, str]) -> bytes:
+        """The JSON of a header."""
+        described = json.dumps({"__metadata__": dict(metadata)}, separators=(",", ":"))
+        return (f"{described[:-1]},{self._table[1:]}" if self.slots else described).encode()
 
 
 class TensorFile:
     """Written under a temporary name, until `publish`. The space for all of it is taken at once, before any work.
 
     Args:
-        slots: its tensors, in the order of the file.
+        layout: of its tensors.
         spare: bytes kept free in the header, for metadata that is known only in the end.
         overwrite: whether `publish` may replace a file of that name.
     Raises (all methods): OSError with the file's name and size; nothing is left of it once `abandon` was called, which
@@ -54,15 +71,14 @@ class TensorFile:
     """
 
     def __init__(
-        self, path: Path, slots: Sequence[Slot], metadata: Mapping[str, str], spare: int = 0, overwrite: bool = False
+        self, path: Path, layout: Layout, metadata: Mapping[str, str], spare: int = 0, overwrite: bool = False
     ):
-        self.path, self.slots, self._overwrite = path, slots, overwrite
+        self.path, self.layout, self._overwrite = path, layout, overwrite
         self._refuse_to_replace()
-        text = header_text(slots, metadata)
-        self._begin = 8 + -(-(len(text) + spare) // 8) * 8  # tensors begin at a multiple of 8
-        starts = itertools.accumulate((slot.num_bytes for slot in slots), initial=self._begin)
-        *begins, self.num_bytes = starts
-        self._places = {slot.name: (slot.dtype, at) for slot, at in zip(slots, begins, strict=True)}
+        header = layout.header(metadata)
+        self._begin = 8 + -(-(len(header) + spare) // 8) * 8  # tensors begin at a multiple of 8
+        self.num_bytes = self._begin + layout.num_bytes
+        self._dtypes = {slot.name: slot.dtype for slot in layout.slots}
         self.temporary = path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}.tmp")
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
         with self._told():
@@ -70,14 +86,14 @@ class TensorFile:
         try:
             with self._told():
                 _reserve(self._descriptor, self.num_bytes)
-            self._write_header(text)
+            self._write_header(header)
         except BaseException:
             self.abandon()
             raise
 
     def write(self, name: str, start: int, values: torch.Tensor) -> None:
         """Elements of the flattened tensor from `start` on. Raises: SnapshotError if its dtype cannot hold them."""
-        dtype, at = self._places[name]
+        dtype, at = self._dtypes[name], self._begin + self.layout.starts[name]
         stored = values.to(dtype).contiguous()
         if stored.dtype != values.dtype and bool((torch.isfinite(values) & ~torch.isfinite(stored)).any()):
             raise SnapshotError(f"{self.path}: {name!r} has values beyond the range of {dtype}; choose another dtype")
@@ -117,8 +133,8 @@ class TensorFile:
         if not self._overwrite and self.path.exists():
             raise FileExistsError(f"{self.path} exists already; it was not overwritten")
 
-    def _write_header(self, text: bytes) -> None:
-        data = (self._begin - 8).to_bytes(8, "little") + text.ljust(self._begin - 8)
+    def _write_header(self, header: bytes) -> None:
+        data = (self._begin - 8).to_bytes(8, "little") + header.ljust(self._begin - 8)
         with self._told():
             _write_at(self._descriptor, memoryview(data), 0)
 
@@ -149,17 +165,6 @@ def synchronise_folder(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def header_text(slots: Sequence[Slot], metadata: Mapping[str, str]) -> bytes:
-    """The JSON of a header."""
-    table: dict[str, object] = {"__metadata__": dict(metadata)}
-    at = 0
-    for slot in slots:
-        offsets = [at, at + slot.num_bytes]
-        table[slot.name] = {"dtype": CODES[slot.dtype], "shape": list(slot.shape), "data_offsets": offsets}
-        at += slot.num_bytes
-    return json.dumps(table, separators=(",", ":")).encode()
 
 
 def _reserve(descriptor: int, size: int) -> None:

@@ -238,7 +238,7 @@ def _reverse_file(path):
         metadata = file.metadata()
     path.unlink()
     slots = [tensor_file.Slot(name, value.dtype, tuple(value.shape)) for name, value in reversed(values.items())]
-    file = tensor_file.TensorFile(path, tensor_file.in_file_order(slots), metadata)
+    file = tensor_file.TensorFile(path, tensor_file.Layout(slots), metadata)
     for name, value in values.items():
         file.write(name, 0, value.reshape(-1))
     file.synchronise()

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from accelerate_ext.ema import SnapshotError, tensor_file
 from accelerate_ext.ema.stream_file import CHUNK, StreamFile
-from accelerate_ext.ema.tensor_file import Slot, TensorFile, in_file_order, synchronise_folder
+from accelerate_ext.ema.tensor_file import Layout, Slot, TensorFile, synchronise_folder
 
 SIZES = [3, 0, 1, CHUNK - 4, 2, 5, CHUNK, 7, CHUNK + 1, 1, 2 * CHUNK + 3, CHUNK // 2, CHUNK // 2, CHUNK // 2, 9]
 
@@ -23,9 +23,9 @@ def averages(dtype=torch.float32):
 def write(path, tensors, stored=torch.float32, copies=()):
     kept = {name: tensor.dtype if name in copies else stored for name, tensor in tensors.items()}
     slots = [Slot(name, kept[name], tuple(t.shape), name not in copies) for name, t in tensors.items()]
-    file = StreamFile(path, in_file_order(slots), {"format": "pt"})
+    file = StreamFile(path, Layout(slots), {"format": "pt"})
     try:
-        for slot in file.slots:
+        for slot in file.layout.slots:
             file.add(tensors[slot.name])
         file.finish()
         return file.publish()
@@ -52,8 +52,8 @@ def test_small_tensors_are_written_together_and_come_back_as_they_were(tmp_path,
 def test_complex_and_transposed_tensors_are_written_in_the_order_of_their_dimensions(tmp_path):
     tensors = {"spectrum": torch.tensor([1 + 2j, 3 - 1j]), "turned": torch.randn(300, 1000).t()}
     slots = [Slot(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
-    file = StreamFile(tmp_path / "a.safetensors", in_file_order(slots), {})
-    for slot in file.slots:
+    file = StreamFile(tmp_path / "a.safetensors", Layout(slots), {})
+    for slot in file.layout.slots:
         file.add(tensors[slot.name])
     file.finish()
     loaded = load_file(file.publish())
@@ -77,11 +77,12 @@ def test_large_values_whose_sum_is_too_large_are_no_error(tmp_path):
 
 
 def test_tensors_of_another_shape_and_too_few_are_errors(tmp_path):
-    file = StreamFile(tmp_path / "a.safetensors", [Slot("a", torch.float32, (2,)), Slot("b", torch.float32, ())], {})
+    layout = Layout([Slot("a", torch.float32, (2,)), Slot("b", torch.float32, ())])
+    file = StreamFile(tmp_path / "a.safetensors", layout, {})
     with pytest.raises(ValueError, match=r"a must have shape \[2\], got \[3\]"):
         file.add(torch.zeros(3))
     file.abandon()
-    file = StreamFile(tmp_path / "a.safetensors", [Slot("a", torch.float32, (2,)), Slot("b", torch.float32, ())], {})
+    file = StreamFile(tmp_path / "a.safetensors", layout, {})
     file.add(torch.zeros(2))
     with pytest.raises(ValueError, match="still needs the tensor b"):
         file.finish()
@@ -90,11 +91,11 @@ def test_tensors_of_another_shape_and_too_few_are_errors(tmp_path):
 
 
 def test_a_file_that_is_there_is_replaced_only_if_asked_and_only_in_the_end(tmp_path):
-    path, slots = tmp_path / "a.safetensors", [Slot("a", torch.float32, (2,))]
+    path, layout = tmp_path / "a.safetensors", Layout([Slot("a", torch.float32, (2,))])
     path.write_bytes(b"before")
     with pytest.raises(FileExistsError, match=r"a\.safetensors exists already; it was not overwritten"):
-        TensorFile(path, slots, {})
-    file = TensorFile(path, slots, {}, overwrite=True)
+        TensorFile(path, layout, {})
+    file = TensorFile(path, layout, {}, overwrite=True)
     file.write("a", 0, torch.ones(2))
     file.synchronise()
     assert path.read_bytes() == b"before"
@@ -110,7 +111,7 @@ def test_a_file_that_came_while_ours_was_written_stays(tmp_path, monkeypatch, ha
         raise OSError(errno.EPERM, "Operation not permitted")
 
     path = tmp_path / "a.safetensors"
-    file = TensorFile(path, [Slot("a", torch.float32, (2,))], {})
+    file = TensorFile(path, Layout([Slot("a", torch.float32, (2,))]), {})
     file.synchronise()
     path.write_bytes(b"first")
     if not has_links:
@@ -142,8 +143,8 @@ def test_a_disk_that_turns_out_to_be_full_leaves_nothing(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(tensor_file, name, full)
             with pytest.raises(OSError, match=r"No space left on device: 4,\d+ bytes are needed, [\d,]+ are free"):
-                TensorFile(tmp_path / "a.safetensors", [Slot("a", torch.float32, (1000,))], {})
-    file = TensorFile(tmp_path / "a.safetensors", [Slot("a", torch.float32, (1000,))], {})
+                TensorFile(tmp_path / "a.safetensors", Layout([Slot("a", torch.float32, (1000,))]), {})
+    file = TensorFile(tmp_path / "a.safetensors", Layout([Slot("a", torch.float32, (1000,))]), {})
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left on device: 4,"):
         file.synchronise()
