@@ -206,11 +206,23 @@ class Script:
             is_constructor = function.name == "__init__" and function.owner is not None
             name = function.owner.name if is_constructor and function.owner is not None else function.name
             found = []
-            for node in self.statements_with(re.compile(rf"{re.escape(name)}\s*\(")):
+            pattern = re.compile(rf"{re.escape(name)}\s*\(")
+            self._read_lines(self.lines_with(pattern))
+            for node in self.statements_with(pattern):
                 scope = self.places[node].scope
                 found += [(node, call) for call in calls_of(node) if self._function(scope, call) is function]
             self._calls[function] = found
         return self._calls[function]
+
+    def _read_lines(self, lines: list[int]) -> None:
+        """Read the functions that hold some of the lines, and the functions inside those."""
+        known = 0
+        while known != len(self.scopes):
+            known = len(self.scopes)
+            for scope in list(self._unread):
+                first, last = scope.node.body[0].lineno, scope.node.body[-1].end_lineno or 0
+                if bisect_left(lines, first) < bisect_right(lines, last):
+                    self.read(scope)
 
     def loop(self, node: ast.stmt) -> Loop | None:
         """The innermost loop round a statement, in its own function."""
