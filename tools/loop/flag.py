@@ -202,6 +202,7 @@ class Flags:
             note = f"optimizers take turns here (lines {lines_of(sites)}): the flag of the one that stepped is kept"
             return Flag(self.variable, accelerator, tuple(sites), condition, note)
         prepared_by = {item.accelerator for item in self.objects.preparations_of(sites[0].who)}
+        prepared_by = prepared_by or {self.objects.identity(scope, accelerator)}  # a name for one of its optimizers
         others = [who for made in prepared_by for who in self.objects.optimizers(made)]
         if len(others) <= 1 and self.counted is None:
             return Flag(f"{accelerator}.optimizer_step_was_skipped", accelerator, condition=condition)

@@ -212,7 +212,18 @@ class Objects:
         found = who.scope.bindings.get(who.key, [])
         if self.is_opaque or not found or any(self._is_built_elsewhere(item) for item in found):
             return None
-        return False
+        chosen = [self._is_choice_prepared(item) for item in found if isinstance(item.value, ast.IfExp)]
+        return chosen[0] if len(chosen) == len(found) == 1 else False
+
+    def _is_choice_prepared(self, binding: Binding) -> bool | None:
+        """Whether both of the objects that `a if test else b` chooses from are prepared."""
+        assert isinstance(binding.value, ast.IfExp)
+        scope, known = self.script.places[binding.statement].scope, set()
+        for arm in (binding.value.body, binding.value.orelse):
+            items = arm.elts if isinstance(arm, (ast.Tuple, ast.List)) else []
+            name = key(items[binding.position] if 0 <= binding.position < len(items) else arm)
+            known.add(None if name is None else self.is_prepared(self.identity(scope, name)))
+        return next((answer for answer in (False, None) if answer in known), True)
 
     def _is_built_elsewhere(self, binding: Binding) -> bool:
         """Whether a value comes from where this file cannot look: a parameter, a container, a call that prepares."""

@@ -132,11 +132,17 @@ def _edits(work: Work, node: ast.If, state: State, flag: Flag) -> list[Edit]:
     return work.layout.prepend_clauses(node, work.conditions(state, flag))
 
 
+def _asks(work: Work, node: ast.Expr) -> bool:
+    """Whether a flag in the statement decides if it logs: that is an expression to be followed."""
+    is_choice = isinstance(node.value, (ast.IfExp, ast.BoolOp))
+    return is_choice and any(word.search(work.layout.text(node)) for word in work.clauses.words)
+
+
 def _log(work: Work, node: ast.Expr, counters: Iterable[Identity], gated: set[int]) -> None:
     scope = work.script.places[node].scope
     state = work.in_iteration(node)
     named = work.names_of(scope, counters, node)
-    if state is None or not named:
+    if state is None or not named or _asks(work, node):
         return
     kind = "log outside a block"
     writes = any(keyword.arg in ("step", "global_step") for call in calls_of(node) for keyword in call.keywords)

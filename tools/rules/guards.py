@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ..loop.blocks import Block
 from ..loop.clauses import FLAGS
 from ..loop.obstacles import Refusal
-from ..loop.tree import inner_blocks, walk, within
+from ..loop.tree import inner_blocks, is_loop, walk, within
 from ..work import Work
 
 _WIDTH = 60
@@ -24,8 +24,8 @@ def why_batches(work: Work, block: Block) -> Refusal:
     if test is not None:
         return Refusal(
             "counts-batches",
-            f"that `{_text(work, test)}` (line {test.lineno}) holds at sync boundaries only cannot be seen here; if "
-            "it does not, this counts batches. Put it under `if accelerator.sync_gradients:` first",
+            f"that line {test.lineno} (`{_text(work, test)}`) lets only sync boundaries through cannot be seen here; "
+            "if it does not, this counts batches. Put it under `if accelerator.sync_gradients:` first",
         )
     return Refusal(
         "counts-batches",
@@ -49,10 +49,14 @@ def why_unread(work: Work, block: Block) -> Refusal | None:
 def _tests(work: Work, block: Block) -> Iterator[tuple[ast.stmt, ast.expr]]:
     """The tests that decide whether a statement of the block counts, innermost first."""
     inside = [node for node in within(block.statements) if inner_blocks(node) and work.traits.counts(node)]
-    for node in [*reversed(inside), *work.script.ancestors(block.node)]:
-        if isinstance(node, (ast.For, ast.AsyncFor, ast.While)) and work.traits.steps(node):
+    for node in [*reversed(inside), block.node, *work.script.ancestors(block.node)]:
+        if is_loop(node) and work.traits.steps(node):
             return
         yield from ((node, test) for test in _asked_by(node))
+        place = work.script.places[node]
+        for earlier in reversed(place.block[: place.index]):
+            if isinstance(earlier, ast.If) and isinstance(earlier.body[-1], (ast.Continue, ast.Break, ast.Return)):
+                yield earlier, earlier.test
 
 
 def _asked_by(node: ast.stmt) -> list[ast.expr]:

@@ -82,3 +82,10 @@ def test_a_trigger_behind_a_finished_patch_is_gated_too(loop):
     assert loop.becomes(
         f"{COUNTED}if global_step % 9 == 0:\n    save()", f"{COUNTED}if {GATE} and global_step % 9 == 0:\n    save()"
     )
+
+
+def test_a_log_that_asks_a_flag_itself_is_not_said_to_run_at_every_batch(loop):
+    body = "if accelerator.sync_gradients:\n    global_step += 1\n"
+    codes = loop.codes(body + "accelerator.log({}, step=global_step) if accelerator.sync_gradients else None")
+    assert "held-log" not in codes
+    assert "expression-gated" in codes

@@ -89,8 +89,14 @@ def test_loops_without_an_accelerator_are_none_of_our_business(make_loop):
 @pytest.mark.parametrize(
     ("test", "word"),
     [
-        ("match accelerator.sync_gradients:\n    case True:\n        global_step += 1", "`accelerator.sync_gradients`"),
-        ("match mode:\n    case 1 if accelerator.sync_gradients:\n        global_step += 1", "`accelerator.sync_gradients`"),
+        (
+            "match accelerator.sync_gradients:\n    case True:\n        global_step += 1",
+            "`accelerator.sync_gradients`",
+        ),
+        (
+            "match mode:\n    case 1 if accelerator.sync_gradients:\n        global_step += 1",
+            "`accelerator.sync_gradients`",
+        ),
         ("if sum([accelerator.sync_gradients, True]) == 2:\n    global_step += 1", "`sum("),
         ("while accelerator.sync_gradients:\n    global_step += 1\n    break", "`accelerator.sync_gradients`"),
     ],
@@ -112,3 +118,10 @@ def test_an_opaque_test_is_not_said_to_count_batches_for_sure(loop):
     (site,) = [s for s in loop.rewrite("if due(step):\n    global_step += 1").sites if s.code == "counts-batches"]
     assert "`due(step)`" in site.message
     assert "so it counts batches" not in site.message
+
+
+def test_an_early_exit_above_is_a_test_that_may_guard(loop):
+    (site,) = [
+        s for s in loop.rewrite("if loss is None:\n    continue\nglobal_step += 1").sites if s.code == "counts-batches"
+    ]
+    assert "line 19 (`loss is None`)" in site.message

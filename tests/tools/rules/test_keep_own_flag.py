@@ -1,5 +1,7 @@
 """Optimizers that take turns."""
 
+from tools.rewrite import rewrite
+
 TURNS = """\
 if generator_step:
     with accelerator.accumulate(model):
@@ -59,3 +61,29 @@ def test_arms_that_cover_every_value_of_a_phase_leave_no_gap(make_loop):
     assert "own-flag" in loop.codes("if accelerator.sync_gradients:\n    global_step += 1")
     gap = make_loop(prepared=BOTH["prepared"], step=step.replace("optimizer.zero_grad()", "phase = name()", 1))
     assert "conditional-step" in gap.stays("if accelerator.sync_gradients:\n    global_step += 1")
+
+
+CHOICE = """\
+from accelerate import Accelerator
+
+accelerator = Accelerator()
+first, second = torch.optim.SGD(a), torch.optim.SGD(b)
+first, SECOND = accelerator.prepare(first, second)
+for i, batch in enumerate(loader):
+    model, opt = (a, first) if i < 4 else (b, second)
+    accelerator.backward(model(batch))
+    opt.step()
+    opt.zero_grad()
+    global_step += 1
+"""
+
+
+def test_a_name_for_one_of_several_prepared_optimizers_is_asked_itself():
+    after = rewrite(CHOICE.replace("SECOND", "second").encode()).after.decode()
+    assert "    if not opt.step_was_skipped:\n        global_step += 1\n" in after
+
+
+def test_a_choice_between_a_prepared_and_another_optimizer_is_refused():
+    result = rewrite(CHOICE.replace("SECOND", "other").encode())
+    assert result.after == result.before
+    assert "unprepared-optimizer" in {site.code for site in result.sites}

@@ -97,7 +97,8 @@ def test_an_amount_that_is_fixed_by_the_number_of_processes_counts(loop):
 
 
 @pytest.mark.parametrize(
-    "line", ["loss_per_step += loss", "step_time += elapsed", "total_steps += len(batch)", "global_step += batch.shape[0]"]
+    "line",
+    ["loss_per_step += loss", "step_time += elapsed", "total_steps += len(batch)", "global_step += batch.shape[0]"],
 )
 def test_sums_of_other_things_are_not_mentioned(loop, line):
     assert "unclear-count" not in loop.codes(line + "\nx = 1")

@@ -60,7 +60,7 @@ def main(loader):
         "shown = global_step // n\n    progress_bar.set_postfix(epoch=shown)",
         'text = f"{global_step // 100} hundreds"\n    print(text)',
         'logs = {"epoch": global_step // n}\n    accelerator.log(logs, step=global_step)',
-        'print(global_step // n)',
+        "print(global_step // n)",
     ],
 )
 def test_arithmetic_that_is_only_shown_is_no_place_in_the_data(loop, line):
