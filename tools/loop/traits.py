@@ -164,6 +164,7 @@ class Traits:
         """Keys that a list of statements counts up, those of called functions included."""
         marks = tuple(map(id, block))
         if marks not in self._counters:
+            self._counters[marks] = []  # what a function that calls itself adds to itself
             self._counters[marks] = self._counters_in(block)
         return self._counters[marks]
 

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tools.rewrite import rewrite
+
 GATE = "accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped"
 
 
@@ -161,3 +163,30 @@ def test_any_of_a_list_is_read_like_or(loop):
 
 def test_a_list_that_is_not_written_out_is_not_read(loop):
     assert "unread-test" in loop.stays("if all([accelerator.sync_gradients, *more]):\n    global_step += 1")
+
+
+RECURSIVE = """\
+from accelerate import Accelerator
+
+
+def update_ema(slow, fast):
+    global num_updates
+    for (name, slow_child), fast_child in zip(slow.named_children(), fast.children()):
+        update_ema(slow_child, fast_child)
+    num_updates += 1
+
+
+accelerator = Accelerator()
+model, optimizer = accelerator.prepare(model, optimizer)
+for batch in loader:
+    accelerator.backward(model(batch))
+    optimizer.step()
+    if accelerator.sync_gradients:
+        update_ema(slow, model)
+"""
+
+
+def test_a_function_that_calls_itself_is_read_once():
+    result = rewrite(RECURSIVE.encode())
+    wanted = RECURSIVE.replace("if accelerator.sync_gradients:", f"if {GATE}:")
+    assert result.after.decode() == wanted
