@@ -36,15 +36,12 @@ def patch(observer: Observer, module: Any, methods: list[str]) -> None:
 
 
 def patch_named(observer: Observer, module: Any, target: str) -> None:
-    """Observe `Class.method`. Raises: AttributeError if the module has no such method."""
+    """Observe `Class.method`, inherited or not. Raises: AttributeError if the module has no such method."""
     *path, method = target.split(".")
     owner = module
     for name in path:
         owner = getattr(owner, name)
-    while isinstance(owner, type) and method not in vars(owner) and owner.__base__ is not object:
-        assert owner.__base__ is not None
-        owner = owner.__base__
-    _observe(observer, owner, method)
+    _observe(observer, next((cls for cls in getattr(owner, "__mro__", ()) if method in vars(cls)), owner), method)
 
 
 def find(observer: Observer, path: str) -> bool:

@@ -102,7 +102,7 @@ def _parts(value: Any) -> list[tuple[Any, Any]]:
         tensors = [*value.named_parameters(), *value.named_buffers()]
         return [*tensors, *((name, item) for name, item in vars(value).items() if not name.startswith("_"))]
     module = type(value).__module__
-    if callable(value) or module.startswith(("torch.", "accelerate.", "builtins", "logging", "threading")):
+    if module.startswith(("torch.", "accelerate.", "builtins", "logging", "threading")):
         return []
     slots = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ()) if hasattr(value, name)]
     return [*getattr(value, "__dict__", {}).items(), *((name, getattr(value, name)) for name in slots)]
