@@ -105,7 +105,7 @@ class Optimizers:
         """Find the variable that holds the optimizer; done once, from a frame of the script."""
         if record.name:
             return
-        record.number = sum(known.announced for known in self._records.values()) + 1
+        record.number = sum(bool(known.name) for known in self._records.values()) + 1
         inner = record.optimizer()
         for frame in frames():
             known = variables(frame)

@@ -79,8 +79,10 @@ def grad_scaler(observer: Observer, module: Any) -> None:
 
     def scale(call: Callable[[], Any], self: Any, outputs: Any) -> Any:
         result = call()
-        if sys.modules["torch"].is_tensor(result):
-            observer.scaled = (weakref.ref(result), outputs.detach())
+        is_several = isinstance(result, (list, tuple)) and len(result) > 0
+        first, loss = (result[0], outputs[0]) if is_several else (result, outputs)
+        if sys.modules["torch"].is_tensor(first):
+            observer.scaled = (weakref.ref(first), loss.detach())
         return result
 
     def unscale(call: Callable[[], Any], self: Any, optimizer: Any) -> Any:
