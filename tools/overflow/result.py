@@ -89,14 +89,22 @@ class JsonFile:
         complete = exit_code is not None and all(run.complete for run in runs)
         content = json.dumps(as_json(runs, complete, exit_code), indent=1, allow_nan=False) + "\n"
         try:
-            handle, temporary = tempfile.mkstemp(dir=self.path.absolute().parent, prefix=f".{self.path.name}.")
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(content)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, self.path)
+            self._replace(content)
         except OSError as error:
             raise CannotRun(
                 f"--json must name a file that can be written, got {self.path}: {error.strerror}"
             ) from error
         now = time.monotonic()
         self._next = now + max(1.0, 20 * (now - begin))
+
+    def _replace(self, content: str) -> None:
+        """Write beside the file, then put that in its place. Raises: OSError, and nothing is left."""
+        handle, temporary = tempfile.mkstemp(dir=self.path.absolute().parent, prefix=f".{self.path.name}.")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(content)
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, self.path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
