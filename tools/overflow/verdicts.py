@@ -112,9 +112,10 @@ def counters(timeline: Timeline) -> Iterator[Verdict]:
 
 
 def moves_on_skips(timeline: Timeline, events: Sequence[Event]) -> Iterator[tuple[Event, Attempt]]:
-    """The increases of one counter that only skipped attempts came before. The first event tells where it stood."""
-    if not events:
-        return
+    """The increases of one counter that only skipped attempts came before. The first event tells where it stood.
+
+    There is at least one event: a counter is known by its first.
+    """
     before, value = events[0]["after"] - 1, events[0]["value"]
     for event in events[1:]:
         since = between(timeline, before, event["after"], counted(timeline))

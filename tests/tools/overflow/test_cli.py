@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,8 @@ WRONG = {
     "a figure of another kind": (["--plot", "run.txt", "--", "train.py"], ".png, .svg or .pdf"),
     "a figure in no folder": (["--plot", "none/run.png", "--", "train.py"], "in a folder that is there"),
     "a JSON in no folder": (["--json", "none/run.json", "--", "train.py"], "in a folder that is there"),
+    "a comparison of a module": (["--at", "1", "--compare", "train.py", "--", "-m", "package"], "must have a script"),
+    "a rewrite of a module": (["--at", "1", "--compare-rewrite", "--", "-m", "package"], "must have a script"),
     "a script that does not parse": (["--at", "1", "--compare-rewrite", "--", "broken.py"], "broken.py:1"),
 }
 
@@ -102,6 +105,28 @@ def test_wrong_options_are_told_before_anything_runs(
     assert result.exit_code == 2, result.output
     assert said in result.output
     assert "this must not run" not in result.output
+
+
+def test_a_figure_without_matplotlib_is_told_before_anything_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (tmp_path / "train.py").write_text("open('ran', 'w')\n")
+    result = CliRunner().invoke(main, ["overflow", "--plot", "run.png", "--", "train.py"])
+    assert result.exit_code == 2
+    assert '--plot needs matplotlib: pip install "accelerate-ext[plot]"' in result.output
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@processes
+@group
+def test_a_script_that_the_rules_do_not_change_is_told(overflow, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('no loop')\n")
+    result = overflow("--at", "1", "--compare-rewrite", "--watch", "mypackage.ema:EMA.update", "--", "train.py")
+    assert result.returncode == 2
+    assert result.stdout.startswith("no loop\n")
+    assert "the rules change nothing in this script; `report` says why" in result.stdout
 
 
 def test_help_teaches_with_examples() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.overflow.compare import Comparison, Options, jobs
+from tools.overflow.compare import Comparison, Options, jobs, make
 from tools.overflow.launch import Finished, Job, Plan
 
 OVERFLOW = Plan(at=(2,))
@@ -78,6 +78,20 @@ def test_a_counter_that_was_asked_for_and_not_found_is_told_with_those_that_were
         "no counter is called 'stpe'; none was seen"
         in Comparison([replace(finished(story().attempt()), job=asked)]).table()
     )
+
+
+def test_ranks_that_did_not_skip_the_same_updates_are_told(monkeypatch, story) -> None:
+    ranks = {0: right(story).timeline, 1: story().attempt().attempt().attempt().timeline, 2: story().timeline}
+    job = finished(story()).job
+
+    def run(job: Job, on_progress) -> Finished:
+        on_progress(Finished(job, 0, ranks))
+        return Finished(job, 0, ranks)
+
+    monkeypatch.setattr("tools.overflow.compare.run", run)
+    assert make([job]).remarks == ["run: ranks 0, 1 did not skip the same updates"]
+    del ranks[1]
+    assert make([job]).remarks == []
 
 
 def test_a_patched_run_that_ends_short_is_told(story) -> None:

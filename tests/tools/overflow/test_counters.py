@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from tools.overflow.inside import lookup
-from tools.overflow.inside.counters import Counter
+from tools.overflow.inside.counters import Counter, Counters
 from tools.overflow.inside.lookup import words
 
 
@@ -73,7 +73,13 @@ def test_a_variable_that_is_assigned_goes_before_one_that_was_only_handed_down()
     assert counter.value == 3
 
 
-@pytest.mark.parametrize("value", [True, 1.5, "3", None])
+class Odd:
+    """Has the shape of a number and is none."""
+
+    shape = ()
+
+
+@pytest.mark.parametrize("value", [True, 1.5, "3", None, Odd()])
 def test_what_is_no_whole_number_is_no_counter(value: object) -> None:
     counter = Counter("global_step")
 
@@ -111,3 +117,27 @@ def test_what_locals_gives_a_function_is_not_changed_by_reading() -> None:
         return {"config": sorted(config), "values": first + second}
 
     assert train() == {"config": ["first"], "values": 3}
+
+
+def test_a_counter_that_a_script_never_had_is_not_looked_for_any_more() -> None:
+    counter = Counter("global_step")
+
+    def train(attempts: int) -> None:
+        for _ in range(attempts):
+            counter.sample(may_search=True)
+        global_step = 7  # noqa: F841
+        counter.sample(may_search=True)
+
+    train(49)
+    assert counter.value == 7
+    late = counter = Counter("global_step")
+    train(50)
+    assert late.value is None
+
+
+def test_a_function_to_read_a_counter_that_nobody_asked_for_is_not_kept() -> None:
+    counters = Counters(["state.step"])
+    counters.give("global_step", lambda: 3, "trainer.state.global_step")
+    assert counters.moved(may_search=False) == []
+    counters.give("state.step", lambda: 3, "trainer.state.step")
+    assert [(counter.name, counter.value) for counter in counters.moved(may_search=False)] == [("state.step", 3)]

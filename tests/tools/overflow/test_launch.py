@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tools.errors import CannotRun
-from tools.overflow.launch import Job, Plan, check_command, run, script_of
+from tools.overflow.launch import Finished, Job, Plan, check_command, describe, run, script_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("overflow-launch")]
 ROOT = Path(__file__).resolve().parents[3]
@@ -125,6 +125,29 @@ def test_a_script_that_a_signal_ends_gives_its_number(tmp_path: Path) -> None:
     assert process.returncode == 128 + signal.SIGTERM
     assert "killed by SIGTERM" in out + err
     assert json.loads((tmp_path / "run.json").read_text())["complete"] is False
+
+
+def test_a_script_that_a_signal_without_a_name_ends_gives_its_number(tmp_path: Path) -> None:
+    number = signal.SIGRTMIN + 2
+    finished = run(Job("", (str(write(tmp_path, f"import os\nos.kill(os.getpid(), {number})\n")),), Plan()))
+    assert describe(finished) == f"killed by signal {number}"
+    assert finished.exit_code == 128 + number
+    assert describe(Finished(finished.job)) == "still running"
+
+
+def test_going_on_after_a_stop_is_no_interruption(tmp_path: Path) -> None:
+    text = """
+import signal, sys
+signal.signal(signal.SIGCONT, lambda *_: (print("goes on", flush=True), sys.exit(0)))
+print("ready", flush=True)
+signal.pause()
+"""
+    process = started(tmp_path, text, "--json", "run.json")
+    process.send_signal(signal.SIGCONT)
+    out, err = process.communicate(timeout=60)
+    assert out.startswith("goes on\n")
+    assert "[finite] exit code 0" in err
+    assert json.loads((tmp_path / "run.json").read_text())["complete"] is True
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_script_once(tmp_path: Path) -> None:

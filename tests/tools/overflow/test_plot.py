@@ -81,6 +81,16 @@ def test_an_empty_run_and_a_long_one_can_be_drawn(story, tmp_path: Path) -> None
     assert (tmp_path / "figure.png").stat().st_size > 10_000
 
 
+def test_what_moves_before_the_first_attempt_runs_ahead_of_nothing(story) -> None:
+    told = story().counter(0).counter(5).bar().attempt().counter(6).bar()
+    assert ahead(told.timeline) == {"progress bar": [0], "global_step": [0]}
+
+
+def test_a_log_without_a_step_has_no_mark(story) -> None:
+    told = story().attempt().log(None, loss=1.0).log(1, loss=1.0).attempt().log(None, loss=1.0)
+    assert [row.cells for row in rows_of(told.timeline) if row.title == "logged step"] == [{1: "1"}]
+
+
 def test_curves_say_how_far_a_thing_runs_ahead_of_the_applied_updates(story) -> None:
     curves = ahead(unguarded(story).timeline)
     assert curves["EMA calls"] == [0, 1, 1]

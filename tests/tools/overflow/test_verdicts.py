@@ -99,6 +99,11 @@ def test_a_new_tracker_step_on_a_skipped_update_is_a_defect(story) -> None:
     assert messages(told) == ["tracker step 2 was logged on a skipped update at attempt 2"]
 
 
+def test_a_log_without_a_step_is_judged_by_nothing(story) -> None:
+    told = story().attempt().log(None, loss=1.0).skip().log(None, loss=1.0)
+    assert [text for severity in ("defect", "note") for text in messages(told, severity) if "tracker" in text] == []
+
+
 def test_a_tracker_step_that_is_logged_again_is_a_note(story) -> None:
     told = story().attempt().log(1).skip().log(1)
     assert messages(told) == []
