@@ -250,17 +250,17 @@ def test_what_was_in_place_of_the_step_before_counting_goes_on_being_called(loop
     assert (calls, record.optimizer.applied_step) == ([()], 1)
 
 
-def test_a_scheduler_made_while_counting_finds_its_optimizer_after_it(loop):
+@pytest.mark.parametrize("detached", [False, True])
+def test_a_scheduler_made_while_counting_sees_the_steps(loop, detached):
     record, loader = loop(scaler=None).prepare()
     scheduler = torch.optim.lr_scheduler.StepLR(record.optimizer, 1)
-    batch = next(iter(loader))
+    if detached:
+        accelerate_ext.detach(record.accelerator)
+    record.accelerator.backward(record.model(next(iter(loader))).mean())
+    record.optimizer.step()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # torch warns of steps that it did not see
-        for _ in range(2):
-            record.accelerator.backward(record.model(batch).mean())
-            record.optimizer.step()
-            scheduler.step()
-            accelerate_ext.detach(record.accelerator)
+        warnings.simplefilter("error")  # torch warns at the first step of a scheduler that saw none of the optimizer
+        scheduler.step()
 
 
 def test_a_wrapped_scheduler_patch_on_the_inner_step_survives(loop):
