@@ -43,7 +43,7 @@ def test_the_oldest_versions_that_are_tested_are_the_bounds_that_are_promised():
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTHON", "COV_"))}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "PYTHON", "COV"))}
     return subprocess.run(
         [str(word) for word in command], cwd=cwd, env=kept | environment, capture_output=True, text=True, check=False
     )
