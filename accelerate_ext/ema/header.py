@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -39,8 +38,7 @@ class SnapshotError(ValueError):
     """A snapshot, or a folder of snapshots, that cannot be used. The text names the file and says what to do."""
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """Where one tensor lies in a file: bytes `start` to `stop` of the file."""
 
     dtype: torch.dtype
@@ -49,7 +47,11 @@ class Entry:
     stop: int
 
 
-def read_header(path: Path) -> tuple[dict[str, Entry], dict[str, str]]:
+Header = tuple[dict[str, Entry], dict[str, str]]
+"""Entries in file order, and metadata."""
+
+
+def read_header(path: Path) -> Header:
     """Entries in file order, and metadata, of any safetensors file; only the header is read.
 
     Raises: SnapshotError naming the file if it is not safetensors or its size is not what its header says.
@@ -92,7 +94,7 @@ def shard_offsets(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[in
 
 
 def _entry(record: dict[str, Any], base: int) -> Entry:
-    dtype, shape = DTYPES[record["dtype"]], tuple(int(size) for size in record["shape"])
+    dtype, shape = DTYPES[record["dtype"]], tuple(map(int, record["shape"]))
     start, stop = record["data_offsets"]
     if stop - start != math.prod(shape) * dtype.itemsize or start < 0:
         raise ValueError(f"offsets {start} to {stop} do not hold a {record['dtype']} tensor of shape {list(shape)}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .header import SnapshotError
+from .header import Header, SnapshotError
 from .profile import RAW, gamma_from_sigma_rel
 from .readers import FileReader, Reader, open_weights, rank_files
 from .snapshot import NAME, Snapshot, list_snapshots, shard_paths
@@ -44,11 +44,12 @@ class Source:
     copied: frozenset[str] = frozenset()
     tied: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
+    header: Header | None = field(default=None, repr=False, compare=False)
 
     def open(self) -> Reader:
         """A reader; the caller closes it. Raises: SnapshotError naming the file."""
         if self.kind == "snapshot":
-            return FileReader(self.files)
+            return FileReader(self.files, self.header)
         return open_weights(self.path, self.key)
 
 
@@ -196,6 +197,7 @@ def source_of(snapshot: Snapshot) -> Source:
         rounding_error=snapshot.rounding_error,
         copied=snapshot.copied,
         tied=snapshot.tied,
+        header=snapshot.header,
     )
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from .header import Entry, SnapshotError, read_header, shard_offsets
+from .header import Entry, Header, SnapshotError, read_header, shard_offsets
 from .torch_file import TorchReader
 
 RANK_FILE = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
@@ -63,17 +63,21 @@ class FileReader:
     """Safetensors files that together hold a model: whole tensors, or the parts of them that ranks wrote.
 
     Reads with ``pread``: no memory but the caller's, no fault if the file shrinks, several threads at once.
+
+    Args:
+        first: the header of the first file, where it has been read already.
     """
 
-    def __init__(self, paths: tuple[Path, ...]):
+    def __init__(self, paths: tuple[Path, ...], first: Header | None = None):
         self._files: list[tuple[Path, io.FileIO]] = []
         self._whole: dict[str, tuple[int, Entry]] = {}
         self._parts: dict[str, list[_Part]] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
-        stored: dict[str, list[tuple[int, Entry, Offset]]] = {}
+        stored: dict[str, list[tuple[int, Entry, Offset | None]]] = {}
         try:
             for path in paths:
-                self._open(path, stored)
+                self._open(path, first or read_header(path), stored)
+                first = None
             for name, parts in stored.items():
                 self._join(paths[0], name, parts)
         except BaseException:
@@ -81,20 +85,25 @@ class FileReader:
             raise
         self.names = tuple(self._shapes)
 
-    def _open(self, path: Path, stored: dict[str, list[tuple[int, Entry, Offset]]]) -> None:
-        entries, metadata = read_header(path)
+    def _open(self, path: Path, header: Header, stored: dict[str, list[tuple[int, Entry, Offset | None]]]) -> None:
+        entries, metadata = header
         offsets = shard_offsets(path, metadata)
         for name, entry in entries.items():
-            offset = offsets.get(name, (0,) * len(entry.shape))
-            if len(offset) != len(entry.shape):
+            offset = offsets.get(name)
+            if offset is not None and len(offset) != len(entry.shape):
                 raise SnapshotError(
                     f"{path}: {name!r} has {len(entry.shape)} dimensions, {len(offset)} offsets; remove it"
                 )
             stored.setdefault(name, []).append((len(self._files), entry, offset))
         self._files.append((path, io.FileIO(path)))
 
-    def _join(self, path: Path, name: str, parts: list[tuple[int, Entry, Offset]]) -> None:
+    def _join(self, path: Path, name: str, stored: list[tuple[int, Entry, Offset | None]]) -> None:
         """The parts reach as far as the tensor does, so that they say how large it is."""
+        if len(stored) == 1 and stored[0][2] is None:
+            file, entry, _ = stored[0]
+            self._shapes[name], self._whole[name] = entry.shape, (file, entry)
+            return
+        parts = [(file, entry, offset or (0,) * len(entry.shape)) for file, entry, offset in stored]
         ends = [[at + size for at, size in zip(offset, entry.shape, strict=True)] for _, entry, offset in parts]
         whole = tuple(max(sizes) for sizes in zip(*ends, strict=True))
         self._shapes[name] = whole

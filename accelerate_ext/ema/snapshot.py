@@ -39,7 +39,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .header import SnapshotError, read_header
+from .header import Header, SnapshotError, read_header
 from .readers import FileReader
 
 FORMAT = "accelerate_ext.ema/1"
@@ -66,6 +66,7 @@ class Snapshot:
     copied: frozenset[str] = frozenset()
     tied: dict[str, str] = field(default_factory=dict)
     paths: tuple[Path, ...] = ()
+    header: Header | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Snapshot:
@@ -82,7 +83,8 @@ class Snapshot:
     @classmethod
     def read_file(cls, path: Path, paths: tuple[Path, ...]) -> Snapshot:
         """As `read`, by the header of the first of `paths`, without looking for other ranks' files."""
-        _, metadata = read_header(paths[0])
+        header = read_header(paths[0])
+        metadata = header[1]
         if metadata.get("snapshot_format") != FORMAT:
             found = metadata.get("snapshot_format", "none")
             raise SnapshotError(f"{path} must have {FORMAT!r} as snapshot_format in its metadata, found {found!r}")
@@ -101,13 +103,14 @@ class Snapshot:
                 copied=frozenset(json.loads(metadata["copied"])),
                 tied=json.loads(metadata["tied"]),
                 paths=paths,
+                header=header,
             )
         except (KeyError, ValueError, TypeError) as error:
             raise SnapshotError(f"{path} lacks or garbles the metadata entry {error}; remove it") from error
 
     def open(self) -> FileReader:
         """Its tensors, of all ranks' files together, read piece by piece; the caller closes it."""
-        return FileReader(self.paths or (self.path,))
+        return FileReader(self.paths or (self.path,), self.header)
 
 
 def shard_paths(path: Path) -> tuple[Path, ...]:

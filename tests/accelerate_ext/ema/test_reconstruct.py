@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from accelerate_ext.ema import PostHocEMA, readers, stream, tensor_file
+from accelerate_ext.ema import PostHocEMA, header, readers, snapshot, stream, tensor_file
 from accelerate_ext.ema.check import check
 from accelerate_ext.ema.header import SnapshotError
 from accelerate_ext.ema.reconstruct import reconstruct
@@ -108,6 +108,14 @@ def _in_pieces_of(length, run):
         return run(self, *arguments)
 
     return short
+
+
+def test_every_header_is_read_once(known_run, monkeypatch):
+    folder, read, original = known_run.save_all(8), [], header.read_header
+    for module in (readers, snapshot):
+        monkeypatch.setattr(module, "read_header", lambda path: read.append(path) or original(path))
+    reconstruct(folder, 0.15)
+    assert sorted(read) == sorted(folder.glob("*.safetensors"))
 
 
 def test_every_stored_value_is_read_once_for_all_wanted_averages(known_run, monkeypatch):
