@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import gc
-import re
 import symtable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .compare import unaccounted
+from .loop.flow import STEP
 from .options import Options
 from .rules import RULES
 from .site import Outcome, Site
 from .source import Edit, Source, SourceError
-from .work import Work
-
-_STEP = re.compile(r"step\s*\(")
+from .work import Rule, Work
 
 
 @dataclass(frozen=True)
@@ -26,15 +25,14 @@ class Rewrite:
     sites: tuple[Site, ...] = ()
 
 
-def rewrite(source: bytes, options: Options | None = None) -> Rewrite:
-    """Make a script count applied updates. The bytes outside the edits stay as they are.
+def rewrite(source: bytes, options: Options | None = None, rules: Sequence[Rule] = RULES) -> Rewrite:
+    """Make a script count applied updates, by these rules in this order. The bytes outside the edits stay as they are.
 
     After the edits the new text is parsed and its tree held against the old one; an edit that touched more than it
     meant to is taken back and reported as refused.
 
     Raises: SourceError if the bytes are not Python source.
     """
-    options = options or Options()
     text = Source.from_bytes(source)
     if not is_relevant(text.text):
         check_syntax(text)
@@ -42,7 +40,7 @@ def rewrite(source: bytes, options: Options | None = None) -> Rewrite:
     was_collecting = gc.isenabled()
     gc.disable()  # a tree is hundreds of thousands of small objects, none of them garbage yet
     try:
-        return _rewrite(source, text, options)
+        return _rewrite(source, Work(text, options or Options()), rules)
     finally:
         if was_collecting:
             gc.enable()
@@ -52,7 +50,7 @@ def is_relevant(text: str) -> bool:
     """Whether a text can hold a site: every rule needs one of the flags, or an attempt next to an accelerator."""
     if "sync_gradients" in text or "step_was_skipped" in text:
         return True
-    return "ccelerat" in text and "backward" in text and _STEP.search(text) is not None
+    return "ccelerat" in text and "backward" in text and STEP.search(text) is not None
 
 
 def check_syntax(source: Source) -> None:
@@ -63,18 +61,17 @@ def check_syntax(source: Source) -> None:
         _ = source.tree  # what the compiler alone objects to is no error here
 
 
-def _rewrite(data: bytes, source: Source, options: Options) -> Rewrite:
-    work = Work(source, options)
+def _rewrite(data: bytes, work: Work, rules: Sequence[Rule]) -> Rewrite:
     try:
+        for rule in rules:
+            rule(work)
         return _applied(work, data)
     finally:
         work.script.release()
 
 
 def _applied(work: Work, data: bytes) -> Rewrite:
-    source, options = work.source, work.options
-    for rule in RULES if options.rules is None else options.rules:
-        rule(work)
+    source = work.source
     sites = sorted(work.sites, key=lambda site: (site.line, site.col, site.code))
     if not work.edits:
         return Rewrite(data, data, tuple(sites))

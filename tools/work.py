@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from .layout import Layout, LayoutError
 from .loop.blocks import Block, Blocks, Role
-from .loop.clauses import Clauses
+from .loop.clauses import Clause, Clauses
 from .loop.flag import Flag, Flags
 from .loop.flow import Flow
 from .loop.lifetimes import left_unbound
@@ -21,7 +21,7 @@ from .loop.scope import Scope
 from .loop.script import Script
 from .loop.traits import Traits
 from .loop.tree import expressions, walk, within
-from .loop.window import Windows
+from .loop.window import Window, Windows
 from .options import Options
 from .site import Outcome, Site
 from .source import Edit, Source
@@ -82,6 +82,20 @@ class Work:
             self.refuse(block.node, block.role.value, found)
             return None
         return found
+
+    def flag_and_window(
+        self, block: Block, sync: Clause, *obstacles: Callable[[Window], Refusal | None]
+    ) -> tuple[Flag, Window] | None:
+        """The flag and the window of a block whose guard asks `sync`; an obstacle is reported and gives None."""
+        flag = self.flag(block, sync.owner)
+        if flag is None:
+            return None
+        window = self.windows.read(block.statements, block.node)
+        refusal = window.refusal or next(filter(None, (obstacle(window) for obstacle in obstacles)), None)
+        if refusal is not None:
+            self.refuse(block.node, block.role.value, refusal)
+            return None
+        return flag, window
 
     def keep(self, flag: Flag) -> None:
         """Note which steps the kept flag of a gated place needs."""
@@ -159,15 +173,13 @@ class Work:
 
     def conditions(self, state: State, flag: Flag) -> list[str]:
         """Clauses that hold only right after an applied update."""
-        extra = [flag.condition] if flag.condition else []
         sync = [] if state.sync else [f"{flag.accelerator}.sync_gradients"]
-        return [*sync, f"not {flag.text}", *extra]
+        return [*sync, *flag.clauses]
 
     def opposite(self, state: State, flag: Flag) -> list[str]:
         """Clauses of which one holds whenever no update was applied."""
-        extra = [negated(flag.condition)] if flag.condition else []
         sync = [] if state.sync else [f"not {flag.accelerator}.sync_gradients"]
-        return [*sync, flag.text, *extra]
+        return [*sync, *flag.opposite]
 
     def in_iteration(self, node: ast.stmt) -> State | None:
         """The state before a statement that runs in the iteration of an attempt, behind it; else None."""
@@ -177,8 +189,5 @@ class Work:
         return None if any(path.is_looped for path in state.paths) else state
 
 
-def negated(clause: str) -> str:
-    """The opposite of a clause's text."""
-    if clause.startswith("not ") and " " not in clause[4:]:
-        return clause[4:]
-    return f"not {clause}" if clause.replace(".", "").replace("_", "").isalnum() else f"not ({clause})"
+Rule = Callable[[Work], None]
+"""Adds edits and reports sites; `rules.RULES` says which rules there are and in which order they run."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tools.codes import CODES
 from tools.compare import unaccounted
-from tools.rewrite import Options, is_relevant, rewrite
+from tools.rewrite import is_relevant, rewrite
 from tools.rules import RULES
 from tools.source import Source, SourceError
 
@@ -170,7 +170,7 @@ def test_any_loop_is_rewritten_once_and_nothing_but_the_edits_changes(text):
     def spy(work):
         edits.extend(sorted(work.edits, key=lambda edit: (edit.start, edit.end)))
 
-    result = rewrite(data, Options(rules=(*RULES, spy)))
+    result = rewrite(data, rules=(*RULES, spy))
     assert {site.code for site in result.sites} <= set(CODES) - {"internal"}
     if result.after != data:
         before, after = Source.from_bytes(data), Source.from_bytes(result.after)

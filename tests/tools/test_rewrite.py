@@ -8,7 +8,7 @@ import pytest
 
 from tools.codes import CODES
 from tools.loop.blocks import Role
-from tools.rewrite import Options, is_relevant, rewrite
+from tools.rewrite import is_relevant, rewrite
 from tools.site import Outcome
 from tools.source import Edit, SourceError
 
@@ -85,7 +85,7 @@ def test_the_place_before_and_after_is_reported():
 
 
 def test_only_the_rules_that_are_asked_for_run():
-    assert rewrite(LOOP.encode(), Options(rules=())).after == LOOP.encode()
+    assert rewrite(LOOP.encode(), rules=()).after == LOOP.encode()
 
 
 def test_an_edit_that_reaches_too_far_is_taken_back():
@@ -93,7 +93,7 @@ def test_an_edit_that_reaches_too_far_is_taken_back():
         work.edits.append(Edit(work.source.text.index("    return global_step"), len(work.source.text), ""))
         work.rewritten(work.source.tree.body[0], "bookkeeping block", "gated", "done")
 
-    result = rewrite(LOOP.encode(), Options(rules=(careless,)))
+    result = rewrite(LOOP.encode(), rules=(careless,))
     assert result.after == LOOP.encode()
     assert [(site.code, site.outcome) for site in result.sites] == [("internal", Outcome.REFUSED)]
 
@@ -104,7 +104,7 @@ def test_an_edit_that_breaks_the_syntax_is_taken_back():
         work.edits.append(Edit(at, at, "(("))
         work.rewritten(work.source.tree.body[0], "bookkeeping block", "gated", "done")
 
-    result = rewrite(LOOP.encode(), Options(rules=(broken,)))
+    result = rewrite(LOOP.encode(), rules=(broken,))
     assert result.after == LOOP.encode()
     assert [site.code for site in result.sites] == ["internal"]
 

@@ -13,6 +13,7 @@ from . import names
 from .names import key
 from .objects import Identity, Objects
 from .scope import Scope
+from .spellings import as_attribute, as_bool_op
 from .tree import assigned, expressions
 
 Kind = Literal["sync", "skip", "mixed", "other"]
@@ -170,7 +171,7 @@ class Clauses:
             return inner
         if isinstance(test, ast.BoolOp):
             return self._read_all(test, scope, at, positive, depth)
-        if (listed := _as_bool_op(test)) is not None:
+        if (listed := as_bool_op(test)) is not None:
             inner = self._read_all(listed, scope, at, positive, depth)
             return replace(inner, clauses=tuple(replace(item, node=test, written=test) for item in inner.clauses))
         if isinstance(test, ast.NamedExpr):
@@ -231,7 +232,7 @@ class Clauses:
         if isinstance(node, ast.Call) and key(node.func) == "bool" and len(node.args) == 1:
             inner = self._atom(node.args[0], scope, positive)
             return replace(inner, node=node, written=node) if inner.kind != "other" else plain
-        node = _as_attribute(node)
+        node = as_attribute(node)
         if not isinstance(node, ast.Attribute):
             return plain
         owner = key(node.value)
@@ -279,25 +280,6 @@ class Clauses:
 
 def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
-def _as_bool_op(node: ast.expr) -> ast.BoolOp | None:
-    """`all([a, b])` and `any((a, b))` as what they mean; None for anything else."""
-    operator = {"all": ast.And, "any": ast.Or}.get(key(node.func) or "") if isinstance(node, ast.Call) else None
-    if not isinstance(node, ast.Call) or operator is None or len(node.args) != 1 or node.keywords:
-        return None
-    values = node.args[0].elts if isinstance(node.args[0], (ast.List, ast.Tuple)) else []
-    is_written_out = bool(values) and not any(isinstance(item, ast.Starred) for item in values)
-    return ast.BoolOp(operator(), values) if is_written_out else None
-
-
-def _as_attribute(node: ast.expr) -> ast.expr:
-    """`getattr(accelerator, "sync_gradients", True)` as the attribute that it reads; anything else as it is."""
-    if isinstance(node, ast.Call) and key(node.func) == "getattr" and len(node.args) in (2, 3):
-        word = node.args[1]
-        if isinstance(word, ast.Constant) and isinstance(word.value, str):
-            return ast.Attribute(node.args[0], word.value, ast.Load())
-    return node
 
 
 def _is_gradient_state(who: Identity) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from enum import Enum
 
-from .names import class_of, is_step_count, key, last, root
+from .names import called, class_of, is_step_count, key, last, root
 from .obstacles import Refusal
 from .paths import Condition, Path
 from .scope import Scope
@@ -111,7 +111,7 @@ class Conditions:
         read = {item.id for item in items if isinstance(item.ctx, ast.Load)}
         scope = self.script.places[node].scope
         return not any(
-            condition.statement.lineno <= inner.lineno < node.lineno and read & _names_set(inner)
+            condition.statement.lineno <= inner.lineno < node.lineno and read & _roots_set(inner)
             for inner in within(scope.node.body)
         )
 
@@ -235,10 +235,9 @@ def _as_clause(text: str, condition: Condition) -> str:
 
 
 def _is_pure(call: ast.Call) -> bool:
-    name = key(call.func) or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
-    return bool(_PURE_CALLS.search(name))
+    return bool(_PURE_CALLS.search(called(call)))
 
 
-def _names_set(node: ast.stmt) -> set[str]:
-    """Names that a statement itself gives a value, or changes something of."""
-    return {name if root(name) in ("self", "cls") else root(name) for name in _set_by(node)}
+def _roots_set(node: ast.stmt) -> set[str]:
+    """The names that a statement itself gives a value, or whose attributes; those of `self` one by one."""
+    return {root(name) if root(name) not in ("self", "cls") else name for name in _set_by(node)}

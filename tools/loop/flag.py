@@ -27,6 +27,21 @@ class Flag:
     condition: str | None = None  # must hold too: the step was not attempted otherwise
     note: str = ""
 
+    @property
+    def clauses(self) -> list[str]:
+        """What holds only after an applied update, at a boundary."""
+        return [f"not {self.text}", *([self.condition] if self.condition else [])]
+
+    @property
+    def opposite(self) -> list[str]:
+        """Of these one holds whenever no update was applied at a boundary."""
+        return [self.text, *([negated(self.condition)] if self.condition else [])]
+
+    @property
+    def remark(self) -> str:
+        """The note as it ends a message; empty without one."""
+        return f"; {self.note}" if self.note else ""
+
 
 class Flags:
     """Finds flags for places of one script."""
@@ -229,3 +244,10 @@ def _free_name(text: str) -> str:
         if not re.search(word_pattern(name, r"[.\w]") + r"(?! = [\w.]+\.step_was_skipped)", text):
             return name
     return "skipped_by_optimizer"
+
+
+def negated(clause: str) -> str:
+    """The opposite of a clause's text."""
+    if clause.startswith("not ") and " " not in clause[4:]:
+        return clause[4:]
+    return f"not {clause}" if clause.replace(".", "").replace("_", "").isalnum() else f"not ({clause})"

@@ -61,7 +61,7 @@ def cleared(node: ast.stmt, gathered: set[str] | None) -> list[str]:
         return [name for name in found if name is not None and is_wanted(name)]
     result = []
     for target, value in assigned(node):
-        name = key(target) or (key(target.value) if isinstance(target, ast.Subscript) else None)
+        name = key(target) or container(target)
         if name is not None and is_wanted(name) and is_empty(value):
             result.append(key(target) or name)
     return result
@@ -81,11 +81,7 @@ def is_empty(value: ast.expr) -> bool:
         return is_empty(value.elt)
     if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult):
         return is_empty(value.left)
-    return isinstance(value, ast.Call) and bool(_EMPTY.search(names.last(_name(value.func))))
-
-
-def _name(node: ast.expr) -> str:
-    return key(node) or (node.attr if isinstance(node, ast.Attribute) else "") or "?"
+    return isinstance(value, ast.Call) and bool(_EMPTY.search(names.last(names.called(value))))
 
 
 def reads(value: ast.expr, name: str) -> bool:

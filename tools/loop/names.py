@@ -50,6 +50,11 @@ def last(name: str) -> str:
     return end if end.isidentifier() else (re.findall(r"\w+", name) or [name])[-1]
 
 
+def called(call: ast.Call) -> str:
+    """The key of what a call calls; at least its last word, where that is a method of something without a key."""
+    return key(call.func) or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
+
+
 def class_of(value: ast.AST | None) -> str:
     """The name that a call calls (its last word), or an empty text."""
     if isinstance(value, ast.Call):

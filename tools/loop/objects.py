@@ -11,7 +11,7 @@ from . import names
 from .accumulation import accumulation
 from .bindings import Binding
 from .names import key
-from .scope import Scope
+from .scope import Scope, argument_of
 from .script import Script
 from .tree import assigned, calls_of
 
@@ -297,17 +297,3 @@ _BUILDERS = (
 def _may_be_accelerator(binding: Binding) -> bool:
     """Whether a name is given another one, or an accelerator that is built here."""
     return isinstance(binding.value, (ast.Name, ast.Attribute)) or names.builds_accelerator(binding.value)
-
-
-def argument_of(function: Scope, call: ast.Call, parameter: str) -> ast.expr | None:
-    """The expression that a call hands to a parameter, or None."""
-    for keyword in call.keywords:
-        if keyword.arg == parameter:
-            return keyword.value
-    parameters = function.parameters
-    if parameters[:1] in (["self"], ["cls"]):
-        parameters = parameters[1:]
-    index = parameters.index(parameter) if parameter in parameters else -1
-    if 0 <= index < len(call.args) and not any(isinstance(item, ast.Starred) for item in call.args[: index + 1]):
-        return call.args[index]
-    return None

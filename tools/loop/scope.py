@@ -63,3 +63,17 @@ class Place:
     @property
     def following(self) -> list[ast.stmt]:
         return self.block[self.index + 1 :]
+
+
+def argument_of(function: Scope, call: ast.Call, parameter: str) -> ast.expr | None:
+    """The expression that a call hands to a parameter, or None."""
+    for keyword in call.keywords:
+        if keyword.arg == parameter:
+            return keyword.value
+    parameters = function.parameters
+    if parameters[:1] in (["self"], ["cls"]):
+        parameters = parameters[1:]
+    index = parameters.index(parameter) if parameter in parameters else -1
+    if 0 <= index < len(call.args) and not any(isinstance(item, ast.Starred) for item in call.args[: index + 1]):
+        return call.args[index]
+    return None

@@ -36,7 +36,7 @@ class Traits:
 
     def clips(self, block: Iterable[ast.stmt]) -> bool:
         nodes = [node for node in block if _CLIP.search(self.script.source.segment(node))]
-        return any(_CLIP.search(_called(call)) for node in within(nodes) for call in calls_of(node))
+        return any(_CLIP.search(names.called(call)) for node in within(nodes) for call in calls_of(node))
 
     def steps(self, node: ast.stmt) -> bool:
         """Whether a statement attempts an update, itself, inside it or in what it calls."""
@@ -51,8 +51,8 @@ class Traits:
         call = call_of(node)
         if call is None:
             return False
-        scope = self.script.places[node].scope
-        if _EMA_FUNCTIONS.search(_called(call)) or (isinstance(node, ast.Expr) and _EMA_MODULE.search(_called(call))):
+        scope, word = self.script.places[node].scope, names.called(call)
+        if _EMA_FUNCTIONS.search(word) or (isinstance(node, ast.Expr) and _EMA_MODULE.search(word)):
             return True
         if isinstance(call.func, ast.Attribute) and call.func.attr in _EMA_METHODS:
             owner = key(call.func.value)
@@ -100,12 +100,13 @@ class Traits:
         return bool(built) and self.objects.is_prepared(who) is False
 
     def logs_or_saves(self, node: ast.stmt) -> bool:
-        return any(_LOG.search(names.last(_called(c))) or _SAVE.search(names.last(_called(c))) for c in calls_of(node))
+        words = [names.last(names.called(call)) for call in calls_of(node)]
+        return any(_LOG.search(word) or _SAVE.search(word) for word in words)
 
     def shows(self, node: ast.stmt) -> bool:
         """Whether a statement only tells a person or a tracker something."""
         call = call_of(node) if isinstance(node, ast.Expr) else None
-        return call is not None and (self.logs_or_saves(node) or names.last(_called(call)) in _SHOW)
+        return call is not None and (self.logs_or_saves(node) or names.last(names.called(call)) in _SHOW)
 
     def logs_gradients(self, block: list[ast.stmt]) -> bool:
         """Whether all that a block does is to log the norm of gradients, which belongs to the attempt."""
@@ -204,13 +205,6 @@ class Traits:
 
 def _reads(node: ast.expr, wanted: set[str]) -> bool:
     return any(key(item) in wanted for item in walk(node))
-
-
-def _called(call: ast.Call) -> str:
-    name = key(call.func)
-    if name is not None:
-        return name
-    return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
 def _says_ema(owner: str) -> bool:

@@ -39,7 +39,7 @@ class Windows:
         self._restarted: set[str] = set()  # keys that an iteration sets anew under a condition
         self._summed: dict[Scope, set[str]] = {}
 
-    def read(self, block: list[ast.stmt], anchor: ast.stmt, is_tail: bool = False) -> Window:
+    def read(self, block: list[ast.stmt], anchor: ast.stmt) -> Window:
         """The window state of a block that is going to run at applied updates only."""
         loop = self.script.loop(anchor)
         scope = self.script.places[anchor].scope
@@ -210,7 +210,7 @@ class Windows:
         window.kept += [name for name in (*inner.kept, *other.kept) if name not in window.kept]
         if not lines and not more:
             return
-        if self.traits.trigger(node.test, counters) or _compares(node.test, counters):
+        if self.traits.trigger(node.test, counters) or self.traits.asks_counter(node.test, counters):
             zeroed = any("zero_grad" in line for line in (*lines, *more))
             if zeroed:
                 window.refusal = Refusal(
@@ -272,10 +272,6 @@ class Windows:
 
 def _counts(name: str) -> bool:
     return names.counts_data(name) or names.is_step_count(name)
-
-
-def _compares(test: ast.expr, counters: list[str]) -> bool:
-    return any(key(item) in counters for item in ast.walk(test))
 
 
 def _list(items: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..options import Rule
+from ..work import Rule
 from .batch_counters import batch_counters
 from .cross_multiples import cross_multiples
 from .follow_arguments import follow_arguments

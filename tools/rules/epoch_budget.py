@@ -36,11 +36,10 @@ from __future__ import annotations
 
 import ast
 from bisect import bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ..site import Outcome, Site
 from ..source import Edit, Source
+from .epoch_loops import Budget, is_gated, is_plain, read_budget
 
 KIND = "epoch budget"
 START = "epoch_start_step"
@@ -48,22 +47,12 @@ WIDTH = 119
 COMMENT = "# Skipped updates take further epochs: stop at the last step, or when a whole epoch applied nothing."
 
 
-@dataclass(frozen=True)
-class Budget:
-    """An epoch loop and the texts that its new head is made of."""
-
-    loop: ast.For
-    stop: ast.expr  # the number of epochs
-    counter: str
-    limit: str  # the number of updates
-
-
 def extend_epochs(source: Source) -> tuple[list[Edit], list[Site]]:
     """Edits and sites of all epoch loops in a gated script; nothing for a file without one."""
     edits: list[Edit] = []
     sites: list[Site] = []
-    for loop in _loops(source.tree):
-        budget = _budget(source, loop)
+    for loop in [node for node in ast.walk(source.tree) if isinstance(node, ast.For)]:
+        budget = read_budget(source, loop)
         if budget is None:
             continue
         refusal = _refusal(source, budget)
@@ -83,46 +72,14 @@ def _site(source: Source, loop: ast.For, code: str, outcome: Outcome, message: s
     return Site(loop.lineno, col, KIND, code, outcome, message, new_line)
 
 
-def _loops(tree: ast.Module) -> Iterator[ast.For]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.For))
-
-
-def _budget(source: Source, loop: ast.For) -> Budget | None:
-    """The loop as a budget if it runs over a range, and its inner loop stops at a limit of a counter."""
-    call = loop.iter
-    is_range = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range"
-    if not isinstance(call, ast.Call) or not is_range or not 1 <= len(call.args) <= 2 or call.keywords:
-        return None
-    inner = [node for node in loop.body if isinstance(node, (ast.For, ast.While))]
-    for test in (node.test for part in inner for node in ast.walk(part) if isinstance(node, ast.If) and _breaks(node)):
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.GtE):
-            counter, limit = source.segment(test.left), source.segment(test.comparators[0])
-            if _is_plain(test.left) and _is_plain(test.comparators[0]) and _counts(loop, counter):
-                return Budget(loop, call.args[-1], counter, limit)
-    return None
-
-
-def _breaks(node: ast.If) -> bool:
-    return any(isinstance(statement, ast.Break) for statement in node.body)
-
-
-def _is_plain(node: ast.expr) -> bool:
-    """A name or a dotted name."""
-    return isinstance(node, ast.Name) or (isinstance(node, ast.Attribute) and _is_plain(node.value))
-
-
-def _counts(loop: ast.For, counter: str) -> bool:
-    return any(isinstance(node, ast.AugAssign) and ast.unparse(node.target) == counter for node in ast.walk(loop))
-
-
 def _refusal(source: Source, budget: Budget) -> tuple[str, Outcome, str] | None:
     """Why the loop stays as it is; None if it can be extended."""
     loop, stop = budget.loop, budget.stop
     if any(isinstance(node, ast.Name) and node.id == START for node in ast.walk(loop)):
         return "epoch-budget-already", Outcome.RIGHT, "the loop runs until the updates are applied"
-    if not _is_gated(loop, budget.counter):
+    if not is_gated(loop, budget.counter):
         return "epoch-budget-needs-gate", Outcome.REFUSED, "the counter must count applied updates first"
-    if not _is_plain(stop) or not isinstance(loop.target, ast.Name):
+    if not is_plain(stop) or not isinstance(loop.target, ast.Name):
         return (
             "epoch-budget-unclear",
             Outcome.REFUSED,
@@ -145,16 +102,6 @@ def _refusal(source: Source, budget: Budget) -> tuple[str, Outcome, str] | None:
             "the body asks for the last epoch, which is not known beforehand any more",
         )
     return None
-
-
-def _is_gated(loop: ast.For, counter: str) -> bool:
-    """Whether the counter moves under a test that asks whether the update was applied."""
-    return any(
-        isinstance(node, ast.If)
-        and "step_was_skipped" in ast.unparse(node.test)
-        and any(isinstance(part, ast.AugAssign) and ast.unparse(part.target) == counter for part in ast.walk(node))
-        for node in ast.walk(loop)
-    )
 
 
 def _edits(source: Source, budget: Budget) -> list[Edit]:

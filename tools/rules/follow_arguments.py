@@ -24,9 +24,8 @@ from __future__ import annotations
 import ast
 
 from ..loop.names import key, last
-from ..loop.objects import argument_of
 from ..loop.obstacles import Refusal
-from ..loop.scope import Scope
+from ..loop.scope import Scope, argument_of
 from ..loop.tree import calls_of, within
 from ..work import Work
 
@@ -69,8 +68,7 @@ def _follow(work: Work, node: ast.stmt, call: ast.Call, value: ast.expr, owner: 
         work.refuse(value, _KIND, flag)
         return
     end = work.source.span(value)[1]
-    clause = f" and not {flag.text}" + (f" and {flag.condition}" if flag.condition else "")
-    work.edits += work.layout.insert_text(end, clause)
+    work.edits += work.layout.insert_text(end, "".join(f" and {clause}" for clause in flag.clauses))
     work.keep(flag)
     text = (
         f"`{parameter or 'the argument'}` of `{name}` now says that the update was applied; so do all overrides of it"

@@ -50,7 +50,7 @@ def follow_expressions(work: Work) -> None:
             if isinstance(flag, Refusal):
                 work.refuse(value, _KIND, flag)
                 continue
-            clauses = f" and not {flag.text}" + (f" and {flag.condition}" if flag.condition else "")
+            clauses = "".join(f" and {clause}" for clause in flag.clauses)
             work.edits += work.layout.insert_text(work.source.span(value)[1], clauses)
             work.keep(flag)
             work.rewritten(value, _KIND, "expression-gated", f"counts applied updates: `not {flag.text}`")

@@ -50,15 +50,16 @@ def _gate(work: Work, block: Block) -> None:
     sync = test.needs_sync if test is not None else None
     if not isinstance(node, ast.If) or sync is None:
         return
-    flag = work.flag(block, sync.owner)
-    if flag is None:
+    found = work.flag_and_window(
+        block,
+        sync,
+        lambda window: reset_window.refusal(work, block, window),
+        lambda window: _leaving(work, node, window),
+        lambda window: work.left_unbound(block, block.statements),
+    )
+    if found is None:
         return
-    window = work.windows.read(block.statements, node)
-    refusal = window.refusal or reset_window.refusal(work, block, window) or _leaving(work, node, window)
-    refusal = refusal or work.left_unbound(block, block.statements)
-    if refusal is not None:
-        work.refuse(node, block.role.value, refusal)
-        return
+    flag, window = found
     if any(item.kind == "mixed" for item in (test.clauses if test else ())):
         work.refuse(node, block.role.value, Refusal("unclear-test", "part of the test asks for the boundary as well"))
         return
@@ -85,8 +86,7 @@ def _leaving(work: Work, node: ast.If, window: Window) -> Refusal | None:
 
 def _join(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, window: Window) -> list[Edit]:
     layout = work.layout
-    clauses = [f"not {flag.text}", *([flag.condition] if flag.condition else [])]
-    edits = layout.add_clauses(node, sync.written or sync.node, clauses)
+    edits = layout.add_clauses(node, sync.written or sync.node, flag.clauses)
     edits += reset_window.keep_sums(work, block, window)
     lines = reset_window.lines(work, window)
     if lines:
@@ -97,8 +97,7 @@ def _join(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, wind
 def _nest(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, window: Window) -> list[Edit]:
     """The second test inside the first, so that the other arms keep their meaning."""
     layout = work.layout
-    clause = f"not {flag.text}" + (f" and {flag.condition}" if flag.condition else "")
-    edits = layout.wrap(node.body[0], node.body[-1], clause)
+    edits = layout.wrap(node.body[0], node.body[-1], " and ".join(flag.clauses))
     lines = reset_window.lines(work, window)
     if lines:
         indent = layout.indent(node.body[0])
@@ -117,7 +116,7 @@ def _report(work: Work, block: Block, flag: Flag, window: Window) -> None:
     block.is_gated = True
     work.keep(flag)
     where = " inside the test that is there, whose other arm keeps its meaning" if block.has_else else ""
-    extra = f"; {flag.note}" if flag.note else ""
+    extra = flag.remark
     if flag.condition:
         extra += f"; the step is made only if `{flag.condition}`"
     work.rewritten(

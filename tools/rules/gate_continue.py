@@ -35,7 +35,7 @@ from ..loop.clauses import Clause
 from ..loop.flag import Flag
 from ..loop.window import Window
 from ..source import Edit
-from ..work import Work, negated
+from ..work import Work
 from . import reset_window
 
 
@@ -51,27 +51,22 @@ def _gate(work: Work, block: Block) -> None:
     sync = test.holds_without_sync if test is not None else None
     if not isinstance(node, ast.If) or sync is None:
         return
-    flag = work.flag(block, sync.owner)
-    if flag is None:
+    found = work.flag_and_window(block, sync, lambda window: reset_window.refusal(work, block, window))
+    if found is None:
         return
-    window = work.windows.read(block.statements, node)
-    refusal = window.refusal or reset_window.refusal(work, block, window)
-    if refusal is not None:
-        work.refuse(node, block.role.value, refusal)
-        return
+    flag, window = found
     if work.edit(node, block.role.value, lambda: _edits(work, block, node, sync, flag, window)):
         block.is_gated = True
         work.keep(flag)
-        note = f"; {flag.note}" if flag.note else ""
-        work.rewritten(node, block.role.value, "gated", f"also left after a skipped update: `{flag.text}`{note}")
+        text = f"also left after a skipped update: `{flag.text}`{flag.remark}"
+        work.rewritten(node, block.role.value, "gated", text)
         reset_window.report(work, block, window)
 
 
 def _edits(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, window: Window) -> list[Edit]:
-    clauses = [flag.text, *([negated(flag.condition)] if flag.condition else [])]
     lines = reset_window.lines(work, window)
     edits = reset_window.keep_sums(work, block, window)
     if not lines and len(node.body) == 1:
-        return edits + work.layout.add_clauses(node, sync.written or sync.node, clauses, "or")
+        return edits + work.layout.add_clauses(node, sync.written or sync.node, flag.opposite, "or")
     jump = work.layout.text(node.body[-1])
-    return edits + work.layout.add_block(node, f"if {' or '.join(clauses)}:", [*lines, jump])
+    return edits + work.layout.add_block(node, f"if {' or '.join(flag.opposite)}:", [*lines, jump])

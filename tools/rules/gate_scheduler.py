@@ -21,20 +21,19 @@ Refuses: what `gate_bookkeeping` refuses. Prepared schedulers, and those that an
 
 from __future__ import annotations
 
-import re
 from functools import partial
 
+from ..loop.flow import STEP
 from ..loop.obstacles import Refusal
 from ..work import Work
 
 _KIND = "scheduler step"
-_STEP = re.compile(r"step\s*\(")
 
 
 def gate_scheduler(work: Work) -> None:
     """Gate the steps of schedulers that were not prepared; report the others."""
     gated = work.closed()
-    for node in work.script.statements_with(_STEP):
+    for node in work.script.statements_with(STEP):
         owner = work.traits.scheduler(node)
         state = work.in_iteration(node) if owner is not None else None
         if owner is None or state is None or id(node) in gated:
@@ -57,7 +56,7 @@ def gate_scheduler(work: Work) -> None:
             work.refuse(node, _KIND, flag)
             continue
         if state.sync:
-            test = f"not {flag.text}" + (f" and {flag.condition}" if flag.condition else "")
+            test = " and ".join(flag.clauses)
         else:
             test = f"not ({flag.accelerator}.sync_gradients and {flag.text})"
         if work.edit(node, _KIND, partial(work.layout.wrap, node, node, test)):

@@ -30,16 +30,16 @@ import ast
 import re
 from collections.abc import Iterable
 
-from ..loop.clauses import Test
 from ..loop.flag import Flag
 from ..loop.names import last
 from ..loop.objects import Identity
 from ..loop.obstacles import Refusal
 from ..loop.paths import State
-from ..loop.tree import calls_of, within
+from ..loop.tree import within
 from ..source import Edit
 from ..work import Work
 from .exits import is_exit, lets_single_values_past
+from .logs import find_flag, gate_log
 
 _KIND = "trigger outside a block"
 
@@ -63,7 +63,7 @@ def gate_triggers(work: Work) -> None:
             if not work.flow.tests[node].is_flagged and _is_trigger(work, node, counters):
                 _trigger(work, node, gated)
         elif isinstance(node, ast.Expr) and work.traits.logs_or_saves(node):
-            _log(work, node, counters, gated)
+            gate_log(work, node, counters, gated)
 
 
 def _is_trigger(work: Work, node: ast.If, counters: Iterable[Identity]) -> bool:
@@ -104,7 +104,7 @@ def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
             ),
         )
         return
-    flag = _flag(work, node, state, _KIND, work.flow.tests[node])
+    flag = find_flag(work, node, state, _KIND, work.flow.tests[node])
     if flag is not None and work.edit(node, _KIND, lambda: _edits(work, node, state, flag)):
         work.keep(flag)
         rest = work.script.places[node].following if is_exit(node) else []
@@ -117,48 +117,8 @@ def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
         )
 
 
-def _flag(work: Work, node: ast.stmt, state: State, kind: str, test: Test | None = None) -> Flag | None:
-    found = work.flags.find(node, state, test, None, follows_count=True)
-    if isinstance(found, Refusal):
-        work.refuse(node, kind, found)
-        return None
-    return found
-
-
 def _edits(work: Work, node: ast.If, state: State, flag: Flag) -> list[Edit]:
     if is_exit(node):
         test, jump = " or ".join(work.opposite(state, flag)), work.layout.text(node.body[0])
         return work.layout.insert_before(node, [f"if {test}:", work.layout.unit(node) + jump])
     return work.layout.prepend_clauses(node, work.conditions(state, flag))
-
-
-def _asks(work: Work, node: ast.Expr) -> bool:
-    """Whether a flag in the statement decides if it logs: that is an expression to be followed."""
-    is_choice = isinstance(node.value, (ast.IfExp, ast.BoolOp))
-    return is_choice and any(word.search(work.layout.text(node)) for word in work.clauses.words)
-
-
-def _log(work: Work, node: ast.Expr, counters: Iterable[Identity], gated: set[int]) -> None:
-    scope = work.script.places[node].scope
-    state = work.in_iteration(node)
-    named = work.names_of(scope, counters, node)
-    if state is None or not named or _asks(work, node):
-        return
-    kind = "log outside a block"
-    writes = any(keyword.arg in ("step", "global_step") for call in calls_of(node) for keyword in call.keywords)
-    if work.objects.accumulation == "maybe" or not (writes or "save" in work.layout.text(node)):
-        work.warn(
-            node,
-            kind,
-            "held-log",
-            f"runs at every batch under `{named[0]}`, and so again while the counter stands still",
-        )
-        return
-    flag = _flag(work, node, state, kind)
-    if flag is None:
-        return
-    test = " and ".join(work.conditions(state, flag))
-    if work.edit(node, kind, lambda: work.layout.wrap(node, node, test)):
-        work.keep(flag)
-        gated.add(id(node))
-        work.rewritten(node, kind, "log-gated", f"would write `{named[0]}` again after a skipped update")

@@ -34,13 +34,12 @@ from dataclasses import replace
 
 from ..loop.blocks import Block, Role
 from ..loop.flag import Flag
-from ..loop.names import key
 from ..loop.obstacles import Refusal
 from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
 from . import reset_window
-from .guards import why_batches, why_unread
+from .guards import is_range_bound, leave_batches, why_unread
 from .tails import Tail, is_by_modulo, read_tail
 
 
@@ -55,7 +54,7 @@ def gate_unguarded(work: Work) -> None:
 
 
 def _gate(work: Work, block: Block) -> None:
-    block.statements = [node for node in block.statements if not _is_range_bound(work, block, node)]
+    block.statements = [node for node in block.statements if not is_range_bound(work, block, node)]
     if not block.statements:
         return
     block.node = only = block.statements[0]
@@ -64,7 +63,7 @@ def _gate(work: Work, block: Block) -> None:
     kind = block.role.value
     by_modulo = is_by_modulo(work, block)
     if block.state.sync is None and work.objects.accumulation == "maybe" and not by_modulo:
-        _leave(work, block)
+        leave_batches(work, block)
         return
     flag = work.flag(block)
     if flag is None:
@@ -91,37 +90,8 @@ def _gate(work: Work, block: Block) -> None:
         work.keep(flag)
         how = "`continue` skips all that follows" if tail.is_rest else "gated"
         every = "no accumulation: every iteration is a boundary; " if work.objects.accumulation == "none" else ""
-        note = f"; {flag.note}" if flag.note else ""
-        work.rewritten(block.node, kind, "gated", f"{every}{how} on a skipped update: `{flag.text}`{note}")
+        work.rewritten(block.node, kind, "gated", f"{every}{how} on a skipped update: `{flag.text}`{flag.remark}")
         reset_window.report(work, block, window)
-
-
-def _is_range_bound(work: Work, block: Block, node: ast.stmt) -> bool:
-    """Whether a counter runs along with the variable of a `range` loop; that is reported and left."""
-    name = work.traits.counter(node)
-    for loop in work.script.ancestors(node):
-        if not (isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and key(loop.iter.func) == "range"):
-            continue
-        if name is not None and any(key(item) == name for item in ast.walk(loop.iter)):
-            text = f"`{name}` is tied to the range of line {loop.lineno}: skipped updates count toward its total. Use "
-            advice = f"`while {name} < ...` with a cap on skips in a row to reach that many applied updates"
-            work.refuse(node, block.role.value, Refusal("range-bound", text + advice))
-            return True
-    return False
-
-
-def _leave(work: Work, block: Block) -> None:
-    """A counter of batches: refused where the loop has no other, left where updates are counted elsewhere."""
-    loop = work.script.loop(block.node)
-    others = [
-        item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop and item is not block
-    ]
-    refusal = why_batches(work, block)
-    if others and refusal.code == "counts-batches":
-        text = "counts beside the updates that a guard counts; no test on the boundary stands round it"
-        work.warn(block.node, block.role.value, "data-counter", text)
-    else:
-        work.refuse(block.node, block.role.value, refusal)
 
 
 def _others(lines: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which tests stand round a counter that nothing on the boundary seems to guard, and what is to be said of them."""
+"""Unguarded counters that no flag makes right: what stands round them, and what is to be said of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from ..loop.blocks import Block
 from ..loop.clauses import FLAGS
+from ..loop.names import key
 from ..loop.obstacles import Refusal
 from ..loop.tree import inner_blocks, is_loop, walk, within
 from ..work import Work
@@ -15,7 +16,35 @@ from ..work import Work
 _WIDTH = 60
 
 
-def why_batches(work: Work, block: Block) -> Refusal:
+def is_range_bound(work: Work, block: Block, node: ast.stmt) -> bool:
+    """Whether a counter runs along with the variable of a `range` loop; that is reported and left."""
+    name = work.traits.counter(node)
+    for loop in work.script.ancestors(node):
+        if not (isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and key(loop.iter.func) == "range"):
+            continue
+        if name is not None and any(key(item) == name for item in ast.walk(loop.iter)):
+            text = f"`{name}` is tied to the range of line {loop.lineno}: skipped updates count toward its total. Use "
+            advice = f"`while {name} < ...` with a cap on skips in a row to reach that many applied updates"
+            work.refuse(node, block.role.value, Refusal("range-bound", text + advice))
+            return True
+    return False
+
+
+def leave_batches(work: Work, block: Block) -> None:
+    """A counter of batches: refused where the loop has no other, left where updates are counted elsewhere."""
+    loop = work.script.loop(block.node)
+    others = [
+        item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop and item is not block
+    ]
+    refusal = _why_batches(work, block)
+    if others and refusal.code == "counts-batches":
+        text = "counts beside the updates that a guard counts; no test on the boundary stands round it"
+        work.warn(block.node, block.role.value, "data-counter", text)
+    else:
+        work.refuse(block.node, block.role.value, refusal)
+
+
+def _why_batches(work: Work, block: Block) -> Refusal:
     """Why an unguarded counter of a loop that accumulates is left: as sure as the tests round it allow."""
     unread = why_unread(work, block)
     if unread is not None:
