@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
 INF = float("inf")
@@ -219,6 +220,25 @@ def test_a_guard_by_hand_behind_clipping_backs_the_scale_off_and_goes_on(pair):
     assert (first.weight.item(), second.weight.item()) == (2.0, 2.0)
     assert accelerator.scaler.get_scale() == 8.0
     assert (accelerator.applied_step, accelerator.skipped_steps) == (1, 1)
+
+
+class LooksAtTheScale(AcceleratedOptimizer):
+    """Somebody's prepared optimizer that notes the loss scale while it steps."""
+
+    def step(self, closure=None):
+        self.seen = self.scaler.get_scale(), self.scaler.is_enabled()
+        super().step(closure)
+
+
+def test_the_scaler_can_be_asked_during_a_step(scaled):
+    accelerator = scaled()
+    model = nn.Linear(1, 1)
+    optimizer = LooksAtTheScale(torch.optim.SGD(model.parameters()), scaler=accelerator.scaler)
+    optimizer._is_accelerate_prepared = True
+    optimizer = accelerator.prepare_optimizer(optimizer)
+    accelerator.backward(model(ONE).sum())
+    optimizer.step()
+    assert (optimizer.seen, optimizer.applied_step) == ((16.0, True), 1)
 
 
 def test_an_exception_in_the_window_leaves_no_update_behind(pair):

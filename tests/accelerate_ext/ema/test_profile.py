@@ -236,3 +236,5 @@ def test_only_the_times_that_are_none_are_listed():
         profile.walk_inner_product([[1.0], [0.0], [-5.0]], 1.0, [2.0, 3.0], 1.0)
     with pytest.raises(ValueError, match=r"above -1, got -2$"):
         profile.inner_product(1.0, [1.0, -2.0], 1.0, 1.0)
+    with pytest.raises(ValueError, match=r"above 0, got -11, -10, -9, -8, -7, -6, -5, -4, -3, -2$"):
+        profile.walk_inner_product(-np.arange(12.0), 1.0, 1.0, 1.0)
