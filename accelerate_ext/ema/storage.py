@@ -17,8 +17,8 @@ from . import distributed
 from .parameters import ParameterSetError, changed, reshaped
 from .weighting import Move
 
-SMALL, PIECE = 1 << 11, 1 << 19
-"""Elements up to which a parameter is gathered, and of a piece (2 MB in float32), on a CPU."""
+SMALL, PIECE = 1 << 11, 1 << 18
+"""Elements up to which a parameter is gathered, and of a piece (1 MB in float32), on a CPU."""
 SMALL_ON_DEVICE, PIECE_ON_DEVICE = 1 << 20, 1 << 24
 """The same on a device, where a launch costs more than a copy."""
 

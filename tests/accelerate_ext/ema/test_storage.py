@@ -95,7 +95,7 @@ def test_the_averages_do_not_depend_on_how_parameters_are_cut_up():
 
 
 def test_an_update_needs_no_memory_that_grows_with_the_model():
-    held = {"weight": nn.Parameter(torch.zeros(40, PIECE))}  # 160 MB
+    held = {"weight": nn.Parameter(torch.zeros(80, PIECE))}  # 80 MB
     storage = Storage(held, 1)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         storage.move(Move([0.5], 0.0))
