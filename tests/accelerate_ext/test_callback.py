@@ -292,3 +292,13 @@ def test_an_average_that_is_not_saved_is_told(make):
     state = transformers.TrainerState(global_step=7)
     with pytest.warns(UserWarning, match=r"there is no .*checkpoint-7: the average was not saved"):
         callback.on_save(trainer.args, state, transformers.TrainerControl())
+
+
+def test_an_optimizer_that_accelerate_did_not_prepare_is_refused_when_training_begins(tmp_path):
+    callback, model = accelerate_ext.AppliedStepCallback(), new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    arguments = transformers.TrainingArguments(str(tmp_path), report_to=[])
+    with pytest.raises(TypeError, match="must be prepared by Accelerate, got SGD: applied updates cannot be told"):
+        callback.on_train_begin(
+            arguments, transformers.TrainerState(), transformers.TrainerControl(), optimizer=optimizer
+        )

@@ -185,6 +185,32 @@ def test_sweep_measures_with_a_command_and_plots_compare_runs(run, snapshots, tm
     assert figure.stat().st_size > 1000
 
 
+def test_sweep_gives_json_to_programs_and_writes_no_table_unless_asked(run, snapshots, tmp_path):
+    code = "import sys; print(float(sys.argv[2]))"
+    command = f"{sys.executable} -c '{code}' {{path}} {{sigma_rel}}"
+    results = tmp_path / "a.json"
+    exit_code, out, err = run("sweep", snapshots, "--metric", command, "--results", results, "-s", 0.1, "--json")
+    assert (exit_code, err) == (0, "")
+    assert [(point["sigma_rel"], point["value"]) for point in json.loads(out)["points"]] == [(0.1, 0.1)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "snapshots"]
+
+
+def test_a_sweep_without_a_finite_value_names_no_best_one(run, snapshots, tmp_path):
+    command = f"{sys.executable} -c 'print(float(\"nan\"))' {{path}}"
+    exit_code, out, _ = run("sweep", snapshots, "--metric", command, "--results", tmp_path / "a.json", "-s", 0.1)
+    assert exit_code == 0
+    assert "nan" in out and "best" not in out
+
+
+def test_a_command_that_is_interrupted_says_so_without_a_traceback(run, snapshots, monkeypatch):
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("accelerate_ext.ema.commands.find_sources", interrupt)
+    code, out, err = run("info", snapshots)
+    assert (code, out, err.strip()) == (2, "", "interrupted")
+
+
 def test_a_metric_that_fails_could_not_run(run, snapshots, tmp_path):
     code, _, err = run("sweep", snapshots, "--metric", "false {path}", "--results", tmp_path / "a.json", "-s", 0.1)
     assert code == 2 and "ended with exit code 1" in err

@@ -1,0 +1,54 @@
+"""A model in parts on a mesh of a single process, as a launcher leaves it on one device."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from accelerate_ext.ema import PostHocEMA, SnapshotError, list_snapshots
+
+
+@pytest.fixture
+def mesh():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def run(mesh=None, steps=4):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2))
+    if mesh is not None:
+        fully_shard(model, mesh=mesh)
+    ema = PostHocEMA(model)
+    for step in range(1, steps + 1):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1 + 0.1 * step)
+        ema.update(step)
+    return model, ema
+
+
+def test_its_snapshots_hold_what_those_of_the_whole_model_hold(mesh, tmp_path):
+    run()[1].snapshot(tmp_path / "whole")
+    run(mesh)[1].snapshot(tmp_path / "parts")
+    whole, parts = (list_snapshots(tmp_path / name) for name in ("whole", "parts"))
+    assert [(s.t, s.sigma_rel) for s in parts] == [(s.t, s.sigma_rel) for s in whole]
+    for one, other in zip(whole, parts, strict=True):
+        wanted, got = (load_file(snapshot.paths[0]) for snapshot in (one, other))
+        assert got.keys() == wanted.keys()
+        assert all(torch.equal(got[name], wanted[name]) for name in wanted)
+
+
+def test_an_error_of_the_process_is_raised_once_and_leaves_no_snapshot(mesh, tmp_path):
+    model, ema = run(mesh)
+    with torch.no_grad():
+        next(model.parameters()).fill_(float("nan"))
+    ema.update(5)
+    with pytest.raises(SnapshotError, match=r"0\.weight"):
+        ema.snapshot(tmp_path)
+    assert list_snapshots(tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
