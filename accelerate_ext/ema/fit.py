@@ -68,7 +68,6 @@ def fit(
     noise: ArrayLike = 0.0,
     offset: float = 0.0,
     sum_to_one: bool | None = None,
-    nugget: float = NUGGET_FLOOR,
     pace: Pace | None = None,
 ) -> Fit:
     """The best weights for building the wanted averages from the stored ones.
@@ -79,22 +78,24 @@ def fit(
         noise: variance of the rounding of each stored value, over the variance that the weights move by a step.
         offset: mean square of the weights themselves in that unit, which counts where the fit does not add up to 1.
         sum_to_one: whether the weights have to add up to 1; as the paper has it unless given (walk: yes, profile: no).
-        nugget: relative amount added to the diagonal where stored averages are nearly the same.
         pace: how fast the weights moved when, for the predicted error alone; equally fast unless given.
 
     Shapes: t_in, gamma_in, noise (I,) or scalar; t_out, gamma_out (O,) or scalar.
     Units: t in applied steps.
-    Raises: ValueError if a t_out lies after every t_in, or ``kind`` is "profile" and a gamma is infinite.
+    Raises: ValueError if a t_out lies after every t_in, a gamma_out is infinite, or ``kind`` is "profile" and a
+        gamma_in is.
     """
     t, gamma, errors = _vectors(t_in, gamma_in, noise)
     to, go = _vectors(t_out, gamma_out)
-    _check(kind, t, to, errors)
+    _check(kind, t, to, go, errors)
     constrained = kind == "walk" if sum_to_one is None else sum_to_one
     exact = _already_stored(t, gamma, to, go, errors)
-    if kind == "walk" and np.isinf(gamma).all() and not errors.any() and len(set(t.tolist())) == len(t):
-        weights = np.stack([path_weights(t, step, power) for step, power in zip(to, go, strict=True)], axis=-1)
+    is_path = kind == "walk" and constrained and np.isinf(gamma).all() and not errors.any()
+    if is_path and len(set(t.tolist())) == len(t):
+        paths = [path_weights(t, step, power) for step, power in zip(to, go, strict=True)]
+        weights = np.reshape(paths, (len(to), len(t))).T
     else:
-        weights = _least_squares(kind, t, gamma, to, go, errors, constrained, nugget)
+        weights = _least_squares(kind, t, gamma, to, go, errors, constrained)
     weights = np.where(exact.any(axis=0), exact, weights)
     return describe(weights, t, gamma, to, go, kind, noise=errors, offset=offset, pace=pace)
 
@@ -106,7 +107,7 @@ def leave_one_out(t: ArrayLike, gamma: ArrayLike, noise: ArrayLike = 0.0) -> Arr
     with 1 on the diagonal and all others adding up to -1.
     """
     times, powers, errors = _vectors(t, gamma, noise)
-    unit, scale = _unit_diagonal(_gram("walk", times, powers, errors), NUGGET_FLOOR)
+    unit, scale = _unit_diagonal(_gram("walk", times, powers, errors))
     inverse = np.linalg.pinv(unit, rcond=1e-15, hermitian=True) / np.outer(scale, scale)
     ones = inverse.sum(axis=1)
     inverse -= np.outer(ones, ones) / ones.sum()  # the constraint that weights add up to 1
@@ -182,11 +183,11 @@ def path_weights(t_in: ArrayLike, t_out: float, gamma_out: float) -> Array:
 
 
 def _least_squares(
-    kind: Kind, t: Array, gamma: Array, t_out: Array, gamma_out: Array, noise: Array, constrained: bool, nugget: float
+    kind: Kind, t: Array, gamma: Array, t_out: Array, gamma_out: Array, noise: Array, constrained: bool
 ) -> Array:
     dot = walk_inner_product if kind == "walk" else inner_product
     gram = _gram(kind, t, gamma, noise)
-    return _solve(gram, dot(t[:, None], gamma[:, None], t_out[None], gamma_out[None]), constrained, nugget)
+    return _solve(gram, dot(t[:, None], gamma[:, None], t_out[None], gamma_out[None]), constrained)
 
 
 def _gram(kind: Kind, t: Array, gamma: Array, noise: Array) -> Array:
@@ -202,13 +203,17 @@ def _vectors(*values: ArrayLike) -> list[Array]:
     return [np.asarray(value, dtype=np.float64) for value in (first, *rest)]
 
 
-def _check(kind: str, t: Array, t_out: Array, noise: Array) -> None:
+def _check(kind: str, t: Array, t_out: Array, gamma_out: Array, noise: Array) -> None:
     if kind not in ("walk", "profile"):
         raise ValueError(f"`kind` must be 'walk' or 'profile', got {kind!r}")
     if not t.size:
         raise ValueError("a fit needs at least one stored average, got none")
     if (noise < 0).any() or not np.isfinite(noise).all():
         raise ValueError(f"`noise` must be variances, finite and 0 or more, got {noise.tolist()}")
+    if np.isinf(gamma_out).any():
+        raise ValueError(
+            "a wanted average needs a finite gamma, got inf: a plain checkpoint cannot be built from others"
+        )
     if t_out.size and t_out.max() > t.max() * (1 + 1e-12):
         raise ValueError(
             f"the wanted step must not lie after the last stored one, got {t_out.max():g} and {t.max():g}; "
@@ -224,9 +229,9 @@ def _already_stored(t: Array, gamma: Array, t_out: Array, gamma_out: Array, nois
     return (near & (np.cumsum(near, axis=0) == 1)).astype(np.float64)
 
 
-def _solve(gram: Array, right: Array, constrained: bool, nugget: float) -> Array:
+def _solve(gram: Array, right: Array, constrained: bool) -> Array:
     """Minimum of w'Gw - 2w'b, on a unit diagonal; with the constraint by the null direction G^-1 1."""
-    unit, scale = _unit_diagonal(gram, nugget)
+    unit, scale = _unit_diagonal(gram)
     sides = np.concatenate([right / scale[:, None], 1 / scale[:, None]], axis=1)
     solved = _symmetric_solve(unit, sides) / scale[:, None]
     weights, ones = solved[:, :-1], solved[:, -1:]
@@ -235,12 +240,12 @@ def _solve(gram: Array, right: Array, constrained: bool, nugget: float) -> Array
     return weights
 
 
-def _unit_diagonal(gram: Array, nugget: float) -> tuple[Array, Array]:
+def _unit_diagonal(gram: Array) -> tuple[Array, Array]:
     scale = np.sqrt(np.diagonal(gram))
     unit = gram / np.outer(scale, scale)
     unit[np.diag_indices_from(unit)] = 1.0
     if np.linalg.eigvalsh(unit)[0] < NEARLY_SINGULAR:
-        unit[np.diag_indices_from(unit)] += nugget
+        unit[np.diag_indices_from(unit)] += NUGGET_FLOOR
     return unit, scale
 
 

@@ -174,6 +174,106 @@ def test_many_snapshots_stay_solvable(count):
     assert np.abs(got.weights).sum(axis=0).max() < 60
 
 
+def test_checkpoints_need_not_add_up_to_one_where_that_is_not_asked():
+    t, wanted = [500.0, 750.0, 1000.0], (1000, 3.0)
+    free = fits.fit(t, profile.RAW, *wanted, sum_to_one=False)
+    assert free.total[0] < 0.99  # a walk that starts at 0 is drawn towards it before the first checkpoint
+    assert free.weights == pytest.approx(fits.fit(t, profile.RAW, *wanted, sum_to_one=False, noise=1e-300).weights)
+    assert fits.fit(t, profile.RAW, *wanted, sum_to_one=True).total[0] == pytest.approx(1, abs=1e-13)
+
+
+def test_two_checkpoints_of_one_step_share_its_weight():
+    once = fits.fit([100, 200], profile.RAW, 200, 3.0).weights[:, 0]
+    twice = fits.fit([100, 100, 200], profile.RAW, 200, 3.0).weights[:, 0]
+    assert twice == pytest.approx([once[0] / 2, once[0] / 2, once[1]], abs=1e-5)
+
+
+def test_a_sum_that_is_not_one_costs_the_offset_of_the_weights():
+    t, gamma = evenly(2)
+    wanted = 1.0, gamma_of(0.25)
+    free, counted = (fits.fit(t, gamma, *wanted, "profile", offset=offset) for offset in (0.0, 100.0))
+    drift = (free.total[0] - 1) ** 2
+    assert drift > 1e-9
+    squares = (free.predicted_error[0] ** 2, counted.predicted_error[0] ** 2)
+    assert squares[1] - squares[0] == pytest.approx(100 * drift / fits.distance_from_model(*wanted) ** 2, rel=1e-9)
+    kept = [fits.fit(t, gamma, *wanted, offset=offset).predicted_error[0] for offset in (0.0, 1e6)]
+    assert kept[0] == kept[1]
+
+
+def test_a_stored_average_is_taken_as_it_is_up_to_a_thousandth_of_its_distance_from_the_model():
+    t, gamma = evenly(4)
+    limit = (1e-3 * fits.distance_from_model(t[-1], gamma[-1])) ** 2
+    for factor, is_exact in ((0.99, True), (1.01, False)):
+        got = fits.fit(t, gamma, t[-1], gamma[-1], noise=np.where(np.arange(len(t)) == len(t) - 1, factor * limit, 0))
+        assert (np.count_nonzero(got.weights) == 1) == is_exact
+        assert got.predicted_error[0] == pytest.approx(1e-3 * factor**0.5, rel=0.1)
+
+
+@pytest.mark.parametrize(("move", "is_same"), [(1e-13, True), (1e-10, False)])
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_average_is_stored_when_its_step_and_its_width_are(move, is_same, which):
+    t, gamma = evenly(4, t=400.0)
+    wanted = np.array([t[-3], gamma[-3]])
+    wanted[which] *= 1 + move
+    got = fits.fit(t, gamma, *wanted)
+    assert (np.count_nonzero(got.weights) == 1) == is_same
+    assert got.weights[-3, 0] == pytest.approx(1, abs=1e-3)
+
+
+def test_of_the_same_average_stored_twice_the_first_is_taken():
+    got = fits.fit([1, 2, 2], 6.94, 2, 6.94)
+    assert got.weights[:, 0].tolist() == [0, 1, 0]
+
+
+def test_a_checkpoint_beside_it_does_not_hide_the_profile_of_an_average_that_is_taken_as_it_is():
+    got = fits.fit([1, 2, 2], [6.94, 6.94, profile.RAW], 2, [6.94, 3.0])
+    assert got.kind == "walk"
+    assert np.isnan(got.profile_residual).all()  # the second one needs the checkpoint
+    assert fits.fit([1, 2, 2], [6.94, 6.94, profile.RAW], 2, 6.94).profile_residual.tolist() == [0]
+
+
+def test_single_numbers_are_taken_as_lists_of_one():
+    got = fits.fit(4, 6.94, 4, 6.94)
+    assert (got.weights.tolist(), got.total.tolist(), got.predicted_error.tolist()) == ([[1]], [1], [0])
+
+
+@pytest.mark.parametrize("gamma", [6.94, profile.RAW])
+def test_nothing_wanted_gives_nothing(gamma):
+    got = fits.fit([1, 4], gamma, [], [])
+    assert got.weights.shape == (2, 0)
+    assert got.predicted_error.shape == got.total.shape == (0,)
+
+
+def described(weights, t, gamma):
+    return fits.describe(
+        np.array(weights)[:, None],
+        np.array(t),
+        np.array(gamma),
+        np.array([4.0]),
+        np.array([6.94]),
+        noise=np.zeros(len(t)),
+    )
+
+
+def test_the_effective_width_is_the_standard_deviation_over_steps():
+    assert described([0.5, 0.5], [2.0, 4.0], [profile.RAW] * 2).effective_sigma_rel.tolist() == [0.25]
+    assert described([1.0, 1.0], [2.0, 4.0], [profile.RAW] * 2).effective_sigma_rel.tolist() == [0.25]
+    (mean, width), half = profile.moments(4, 3.0), 0.5
+    expected = (half * width**2 + half * (half * (4 - mean)) ** 2 + half * (half * (4 - mean)) ** 2) ** 0.5 / 4
+    mixed = described([half, half], [4.0, 4.0], [3.0, profile.RAW])
+    assert mixed.effective_sigma_rel[0] == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_sum_whose_variance_is_negative_has_no_width():
+    assert np.isnan(described([-3.0, 2.0, 2.0], [2.0, 3.0, 4.0], [profile.RAW] * 3).effective_sigma_rel).all()
+
+
+def test_a_step_may_lie_behind_the_last_one_by_rounding_only():
+    assert fits.fit([1, 4], 6.94, 4 * (1 + 1e-13), 6.94).weights[:, 0].tolist() == [0, 1]
+    with pytest.raises(ValueError, match="must not lie after the last stored one"):
+        fits.fit([1, 4], 6.94, 4 * (1 + 1e-9), 6.94)
+
+
 def test_what_cannot_be_fitted_is_refused():
     with pytest.raises(ValueError, match="must not lie after the last stored one, got 5 and 4"):
         fits.fit([1, 4], 6.94, 5, 6.94)
@@ -183,5 +283,8 @@ def test_what_cannot_be_fitted_is_refused():
         fits.fit([1, 4], profile.RAW, 4, 6.94, "profile")
     with pytest.raises(ValueError, match="'walk' or 'profile', got 'best'"):
         fits.fit([1, 4], 6.94, 4, 6.94, "best")
-    with pytest.raises(ValueError, match="`noise` must be variances"):
-        fits.fit([1, 4], 6.94, 4, 6.94, noise=-1)
+    for noise in (-1, np.nan, np.inf):
+        with pytest.raises(ValueError, match=r"`noise` must be variances, finite and 0 or more, got \["):
+            fits.fit([1, 4], 6.94, 4, 6.94, noise=[0, noise])
+    with pytest.raises(ValueError, match="a wanted average needs a finite gamma, got inf"):
+        fits.fit([1, 4], 6.94, 4, profile.RAW)
