@@ -14,7 +14,7 @@ from .obstacles import Refusal
 from .scope import Scope
 from .script import Script
 from .traits import Traits
-from .tree import assigned, call_of, inner_blocks, within
+from .tree import assigned, call_of, expressions, inner_blocks, within
 
 
 @dataclass
@@ -146,17 +146,22 @@ class Windows:
         shared = {name for name in gathered if self._is_shared(name, function, scope)}
         deeper = Window()
         counters = [*counters, *self.traits.counters_in(function.node.body)]
-        lines = list(self._lines(function.node.body, shared, counters, deeper)) if shared else []
-        hidden = [name for inner in within(function.node.body) for name in cleared(inner, shared)] if shared else []
-        if deeper.refusal or deeper.kept or set(hidden) - set(deeper.cleared):
+        due = [inner for inner in within(function.node.body) if self.traits.must_run(inner)]
+        resets = [inner for inner in within(function.node.body) if shared and cleared(inner, shared)]
+        lines = list(self._lines(function.node.body, shared, counters, deeper)) if due or resets else []
+        hidden = {name for inner in resets for name in cleared(inner, shared)}
+        is_hidden = bool(hidden - set(deeper.cleared)) or not _means_same([*due, *resets], function, scope)
+        if deeper.refusal or deeper.kept or is_hidden:
+            what = _list(sorted(hidden)) if hidden else "gradients or counts data"
             window.refusal = Refusal(
                 "nested-reset",
-                f"line {node.lineno} calls `{function.name}`, which clears {_list(sorted(set(hidden)))} in a way that "
-                "cannot be repeated for skipped updates; reset it in the block itself",
+                f"line {node.lineno} calls `{function.name}`, which clears {what} in a way that "
+                "cannot be repeated for skipped updates; do it in the block itself",
             )
-        elif deeper.cleared:
-            window.cleared += deeper.cleared
-            yield from lines
+            return
+        window.cleared += deeper.cleared
+        window.data += deeper.data
+        yield from lines
 
     def _emptied(self, node: ast.stmt) -> list[str]:
         """What a statement of the block empties although nobody here is seen to fill it, such as `bank.clear()`.
@@ -272,6 +277,14 @@ class Windows:
 
 def _counts(name: str) -> bool:
     return names.counts_data(name) or names.is_step_count(name)
+
+
+def _means_same(nodes: list[ast.stmt], function: Scope, scope: Scope) -> bool:
+    """Whether statements of a function can be repeated where it is called: they read no name of its own."""
+    read = {item.id for node in nodes for item in expressions(node) if isinstance(item, ast.Name)}
+    if function.owner is not None and function.owner is scope.owner:
+        read -= {"self", "cls"}
+    return not read & set(function.bindings)
 
 
 def _list(items: list[str]) -> str:
