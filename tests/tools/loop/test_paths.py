@@ -138,6 +138,8 @@ def ways(body, head=HEAD):
         ("if a.distributed_type == 1:\n    opt.step()", [(["opt"], [], False)]),
         ("if t != DistributedType.XLA:\n    opt.step()", [(["opt"], [], False)]),
         ("if not is_xla:\n    opt.step()", [(["opt"], [], False)]),
+        ("if not args.deepspeed:\n    opt.step()", [(["opt"], [], False)]),
+        ("if a.is_tpu:\n    opt.step()", [(["opt"], [], False)]),
         ("if is_tpu():\n    opt.step()", [(["opt"], [], False)]),
         ("if accelerator.sync_gradients:\n    opt.step()", [(["opt"], [], False)]),
         ("if not accelerator.sync_gradients:\n    x = 1\nelse:\n    opt.step()", [(["opt"], [], False)]),

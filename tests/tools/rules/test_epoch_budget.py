@@ -57,13 +57,14 @@ def test_the_loop_gets_a_bound_and_a_stop():
     text, (site,) = rewritten(BEFORE)
     assert text == AFTER
     assert (site.line, site.col, site.new_line, site.outcome) == (5, 5, 6, Outcome.REWRITTEN)
+    assert site.code == "epoch-budget-extended"
     assert text.splitlines()[site.new_line - 1].startswith("    for epoch in range")
 
 
 def test_what_is_extended_already_stays():
     text, (site,) = rewritten(AFTER)
     assert text == AFTER
-    assert site.outcome is Outcome.RIGHT
+    assert (site.code, site.outcome, site.new_line) == ("epoch-budget-already", Outcome.RIGHT, None)
 
 
 class Flags:
@@ -150,6 +151,11 @@ def test_a_head_over_several_lines_keeps_its_layout():
 
 
 REFUSED = {
+    "the gate of another counter": (
+        "                global_step += 1",
+        "                other_step += 1\n            global_step += 1",
+        "epoch-budget-needs-gate",
+    ),
     "no gate": (" and not accelerator.optimizer_step_was_skipped", "", "epoch-budget-needs-gate"),
     "the last epoch is asked for": (
         "args.ends.append(epoch)",
@@ -169,7 +175,35 @@ def test_what_cannot_be_extended_safely_is_refused(name):
     assert text != BEFORE
     after, (site,) = rewritten(text)
     assert after == text
-    assert (site.code, site.outcome) == (code, Outcome.REFUSED)
+    assert (site.code, site.outcome, site.new_line) == (code, Outcome.REFUSED, None)
+    assert site.message[:1].islower()
+
+
+def test_a_limit_outside_the_inner_loop_is_not_that_of_the_epochs():
+    text = BEFORE.replace("            if global_step >= args.max_train_steps:\n                break\n", "")
+    text = text.replace(
+        "        args.ends", "        if global_step >= args.max_train_steps:\n            break\n        args.ends"
+    )
+    assert rewritten(text) == (text, [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("for step, batch in enumerate(loader):", "while loader:"),
+        ("                break", "                print(1)\n                break"),
+    ],
+)
+def test_an_inner_while_and_a_stop_that_says_something_are_as_good(old, new):
+    text, (site,) = rewritten(BEFORE.replace(old, new))
+    assert (site.code, site.outcome) == ("epoch-budget-extended", Outcome.REWRITTEN)
+    assert "    epoch_start_step = -1\n" in text
+
+
+def test_two_epoch_loops_are_both_extended():
+    text, sites = rewritten(BEFORE + BEFORE.replace("def main", "def again"))
+    assert text == AFTER + AFTER.replace("def main", "def again")
+    assert [site.line for site in sites] == [5, 5 + BEFORE.count("\n")]
 
 
 @pytest.mark.parametrize(
@@ -182,6 +216,12 @@ def test_what_cannot_be_extended_safely_is_refused(name):
         ("if global_step >= args", "if count() >= args"),
         ("if global_step >= args.max_train_steps", "if global_step >= limit()"),
         ("if global_step >= args.max_train_steps", "if batch >= args.max_train_steps"),
+        ("range(first_epoch, args.num_train_epochs)", "trange(first_epoch, args.num_train_epochs)"),
+        ("range(first_epoch, args.num_train_epochs)", "self.range(first_epoch, args.num_train_epochs)"),
+        ("range(first_epoch, args.num_train_epochs)", "range(*bounds, step=1)"),
+        ("if global_step >= args.max_train_steps", "if last >= global_step >= args.max_train_steps"),
+        ("if global_step >= args.max_train_steps", "if done"),
+        ("                break\n", "                print(1)\n"),
     ],
 )
 def test_other_loops_are_not_spoken_of(old, new):
