@@ -1,4 +1,4 @@
-"""Every kind of site and every code that a report can show, each with its meaning in a line."""
+"""Every code that a report can show, each with its meaning in a line."""
 
 from __future__ import annotations
 
@@ -71,6 +71,9 @@ CODES = {
     "fused-optimizer": "a fused optimizer reports no skip (huggingface/accelerate#4242)",
     "data-counter": "counts data, attempts or epochs, not updates",
     "prepared-elsewhere": "the optimizer is prepared in another file, if at all",
+    # files that were not looked at
+    "unreadable": "the file cannot be read, or is no Python that this Python parses",
+    "missing-file": "the upstream has no such file here any more",
     # the series `budget`
     "epoch-budget-extended": "the epochs go on until enough updates are applied, within a bound",
     "epoch-budget-already": "the epochs go on already until the updates are applied",
@@ -78,6 +81,7 @@ CODES = {
     "epoch-budget-unclear": "the loop or its bound is not a plain one, so it cannot be extended safely",
     "epoch-budget-compared": "the loop body measures itself against the number of epochs, which would no longer fit",
     # the series of Transformers and Accelerate: one code a patch
+    "skip-flag-right": "the wrapper reads what the scaler found: the patch, or a change like it, is there already",
     "trainer-counted": "asks already what this series adds",
     "trainer-count-skipped-steps": "TrainerState counts skipped steps; nothing reads the counter yet",
     "trainer-resume-by-attempts": "a resumed run goes on at the batch after the last attempt",

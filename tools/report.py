@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -170,8 +170,3 @@ def _location(path: str, line: int, col: int) -> dict[str, Any]:
     uri = pure.as_uri() if pure.is_absolute() else quote(pure.as_posix())
     region = {"startLine": line, "startColumn": max(col, 1)}
     return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
-
-
-def reports(sites: Mapping[str, Sequence[Site]]) -> list[FileReport]:
-    """A report a file, in the order of the paths."""
-    return [FileReport(path, tuple(sites[path])) for path in sorted(sites)]

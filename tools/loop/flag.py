@@ -66,7 +66,10 @@ class Flags:
         """
         scope = self.script.places[node].scope
         if scope in self.flow.too_many_paths:
-            return Refusal("too-many-paths", "too many different ways lead here to tell which optimizer stepped")
+            return Refusal(
+                "too-many-paths",
+                "too many different ways lead here to tell which optimizer stepped; count right behind each step",
+            )
         paths = [path for path in state.paths if not self._is_ruled_out(path, test, node)]
         sites = _unique(site for path in paths for site in path.steps)
         refusal = unusable(paths, sites)
@@ -138,7 +141,7 @@ class Flags:
             return Refusal(
                 "several-attempts",
                 f"`{sites[0].owner}` steps more than once before this (lines {lines_of(sites)}); "
-                "the flag tells only about the last attempt",
+                "the flag tells only about the last attempt. Count behind each of them",
             )
         return paths, sites
 
@@ -163,7 +166,9 @@ class Flags:
             text = "several accelerators are in reach here, and the file does not show which one prepared "
             return Refusal("unknown-accelerator", text + f"`{sites[0].owner}`")
         if found is None:
-            return Refusal("unknown-accelerator", "no accelerator is in reach here, so its flag cannot be read")
+            return Refusal(
+                "unknown-accelerator", "no accelerator is in reach here, so its flag cannot be read; hand it over"
+            )
         return found
 
     def _is_built(self, who: Identity) -> bool:
@@ -230,7 +235,7 @@ class Flags:
         return Refusal(
             "optimizer-out-of-reach",
             f"`{sites[0].owner}` (line {sites[0].statement.lineno}) has no name here, and "
-            "several optimizers share the accelerator's flag",
+            "several optimizers share the accelerator's flag; count where it steps, or hand it over",
         )
 
 

@@ -24,6 +24,28 @@ def unusable(paths: list[Path], sites: list[StepSite]) -> Refusal | None:
     """Why no flag can tell about these steps, or None."""
     if not sites:
         return Refusal("no-step", "no optimizer step comes before this in the iteration")
+    unseen = _unseen(sites)
+    if unseen is not None:
+        return unseen
+    many = [site for site in sites if site.is_many]
+    if many:
+        return Refusal(
+            "several-optimizers",
+            f"line {many[0].statement.lineno} steps several optimizers in a loop; each may be "
+            "skipped alone, so no single flag says whether the update happened. Count in that loop, each by its own "
+            "`step_was_skipped`",
+        )
+    if any(path.is_looped for path in paths):
+        return Refusal(
+            "step-in-inner-loop",
+            f"the step of line {sites[0].statement.lineno} runs in an inner loop; after it the flag tells only "
+            "about the last of its attempts. Count in the inner loop, under its flag",
+        )
+    return None
+
+
+def _unseen(sites: list[StepSite]) -> Refusal | None:
+    """Why accelerate does not see whether these steps were made, or None."""
     first = sites[0]
     line = first.statement.lineno
     if any(site.kind == "engine" for site in sites):
@@ -46,19 +68,6 @@ def unusable(paths: list[Path], sites: list[StepSite]) -> Refusal | None:
             f"`{lomo[0].owner}` updates the weights during backward(); its step() does "
             "nothing and always reports no skip: fused backward pass, no single "
             "applied/skipped answer",
-        )
-    many = [site for site in sites if site.is_many]
-    if many:
-        return Refusal(
-            "several-optimizers",
-            f"line {many[0].statement.lineno} steps several optimizers in a loop; each may be "
-            "skipped alone, so no single flag says whether the update happened",
-        )
-    if any(path.is_looped for path in paths):
-        return Refusal(
-            "step-in-inner-loop",
-            f"the step of line {line} runs in an inner loop; after it the flag tells only "
-            "about the last of its attempts",
         )
     return None
 

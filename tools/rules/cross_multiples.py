@@ -61,7 +61,7 @@ def _block(work: Work, block: Block) -> None:
             for name in work.names_of(block.scope, others, node.test):
                 found.setdefault(name, []).extend(_multiples(node.test, name))
     for name, tests in found.items():
-        if tests and (block.has_else or not name.isidentifier() or not _is_top(work, block, tests)):
+        if tests and (block.has_else or not name.isidentifier() or _is_left_early(block)):
             refusal = Refusal(
                 "crossing",
                 f"waits for multiples of `{name}` at some of its values only and may miss them "
@@ -88,9 +88,9 @@ def _multiples(test: ast.expr, name: str) -> list[ast.Compare]:
     ]
 
 
-def _is_top(work: Work, block: Block, tests: list[ast.Compare]) -> bool:
-    """Whether the block is left at its end only, so that the last value can be noted there."""
-    return not any(isinstance(node, (ast.Continue, ast.Break, ast.Return)) for node in within(block.statements))
+def _is_left_early(block: Block) -> bool:
+    """Whether a block is left before its end, where the last value would be noted."""
+    return any(isinstance(node, (ast.Continue, ast.Break, ast.Return)) for node in within(block.statements))
 
 
 def _rewrite(work: Work, block: Block, name: str, tests: list[ast.Compare]) -> None:

@@ -61,7 +61,11 @@ def _gate(work: Work, block: Block) -> None:
         return
     flag, window = found
     if any(item.kind == "mixed" for item in (test.clauses if test else ())):
-        work.refuse(node, block.role.value, Refusal("unclear-test", "part of the test asks for the boundary as well"))
+        work.refuse(
+            node,
+            block.role.value,
+            Refusal("unclear-test", "part of the test asks for the boundary as well; split it in two"),
+        )
         return
     make = _nest if block.has_else else _join
     if work.edit(node, block.role.value, lambda: make(work, block, node, sync, flag, window)):

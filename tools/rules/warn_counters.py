@@ -27,6 +27,7 @@ from ..loop.tree import expressions, is_loop, within
 from ..work import Work
 
 _BUDGET = re.compile(r"ceil\s*\(")
+_STEPS = re.compile(r"max\w*_?steps|total\w*_?(steps|updates)")
 _BOUNDS = (re.compile(r"while\b"), re.compile(r"range\b"))
 
 
@@ -42,15 +43,9 @@ def _budgets(work: Work) -> None:
     for node in work.script.statements_with(_BUDGET):
         targets = [key(target) or "" for target in getattr(node, "targets", ())]
         text = work.layout.text(node)
-        if any("epoch" in target for target in targets) and re.search(
-            r"max\w*_?steps|total\w*_?(steps|updates)", text
-        ):
-            work.warn(
-                node,
-                "epoch budget",
-                "epoch-budget",
-                f"epoch budget `{text}`: with k skipped updates the run can end k updates short",
-            )
+        if any("epoch" in target for target in targets) and _STEPS.search(text):
+            short = f"epoch budget `{text}`: with k skipped updates the run can end k updates short"
+            work.warn(node, "epoch budget", "epoch-budget", short)
     _resume_arithmetic(work)
 
 
@@ -93,8 +88,7 @@ def _bounds(work: Work) -> None:
             scope = work.script.places[node].scope
             if scope not in work.flow.stepping:
                 continue
-            is_while = isinstance(node, ast.While) and work.names_of(scope, counters, node.test)
-            if is_while and isinstance(node, ast.While):
+            if isinstance(node, ast.While) and work.names_of(scope, counters, node.test):
                 text = work.layout.text(node.test)
                 work.warn(
                     node,

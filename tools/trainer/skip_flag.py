@@ -42,10 +42,7 @@ def _step(read: Read) -> ast.FunctionDef:
 
 def _called(read: Read) -> Placed:
     source, scope = read(OPTIMIZER), _step(read)
-    pattern = (
-        "if not self._accelerate_step_called:\n    self._is_overflow = True\nelse:\n    self._is_overflow = False"
-    )
-    test = find(scope, pattern, "`AcceleratedOptimizer.step`")
+    test = find(scope, CALLED, "`AcceleratedOptimizer.step`")
     start, end = (source.next_line(body[-1].end_lineno) for body in (test.body, test.orelse))
     return Placed(OPTIMIZER, Edit(start, end, ""), "flag of a step that was called")
 
