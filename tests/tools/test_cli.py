@@ -90,6 +90,21 @@ class TestRewrite:
         assert "nothing was written (1 to rewrite)" in result.stderr
         assert (here / "train.py").read_bytes() == WRONG
 
+    def test_a_file_that_does_not_parse_alone_leaves_nothing_to_write(self, here):
+        (here / "train.py").write_bytes(NOT_PARSING)
+        result = run("rewrite", "--write", ".")
+        assert result.exit_code == 2
+        assert "nothing was written" not in result.stderr
+        assert (here / "train.py").read_bytes() == NOT_PARSING
+
+    def test_a_name_that_no_diff_can_hold_is_a_message(self, here):
+        (here / "train.py").rename(here / 'a"b.py')
+        result = run("rewrite", ".")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "a path in a diff must be relative and free of quotes and control characters" in result.stderr
+        assert run("rewrite", "--write", ".").exit_code == 0
+        assert GATED in (here / 'a"b.py').read_bytes()
+
     def test_what_parses_is_shown_beside_what_does_not(self, here):
         (here / "broken.py").write_bytes(NOT_PARSING)
         (here / "binary.py").write_bytes(b"\0\1\2")

@@ -125,6 +125,17 @@ class TestWrite:
         folder = record(generate(sample[1], tree))
         assert store.lint(store.read(folder), context=0) == []
 
+    def test_what_breaks_the_form_of_a_series_is_not_recorded(self, sample, tree, tmp_path, monkeypatch):
+        monkeypatch.setattr("tools.generate.patches_folder", lambda: tmp_path)
+        made = generate(sample[1], tree)
+        rendered = made.rendered(context=0)
+        monkeypatch.setattr(
+            type(made), "rendered", lambda self, context: {**rendered, "series": b"0001-other.patch\n"}
+        )
+        with pytest.raises(RuntimeError, match=r"the series must not be recorded: .*0001-other\.patch"):
+            record(made)
+        assert list(tmp_path.glob("sample")) == []
+
     def test_an_upstream_without_a_url_has_nothing_committed(self, sample, tree):
         row = replace(sample[1], url="")
         with pytest.raises(CannotRun, match="are not committed"):

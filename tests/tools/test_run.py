@@ -12,8 +12,10 @@ from click.testing import CliRunner
 
 from tools import run as main_command
 from tools.cli import main
+from tools.errors import Unavailable
 from tools.patch import Series
 from tools.site import Outcome, Site
+from tools.trees import Overlay
 from tools.upstreams import accelerate
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -85,6 +87,53 @@ def test_a_newer_release_of_another_shape_falls_back_to_the_pinned_one(newer, mo
     assert made.tree.base == newer.base
     assert said[0] == "accelerate 99.0.0: refused, because it has another shape; falling back to 1.15.0"
     assert "a.py:1:1: x: refused x: another shape" in said[1]
+
+
+@pytest.mark.network
+def test_a_newer_release_of_the_same_shape_is_patched_as_it_is(monkeypatch, tmp_path):
+    row = main_command.catalog.find("accelerate")
+    said: list[str] = []
+    bar = types.SimpleNamespace(set_postfix_str=lambda text: None, update=lambda: None)
+    with main_command.open_source(row) as pinned:
+        newer = Overlay(pinned, {})
+        newer.base, newer.is_exact = "99.0.0", False
+
+        @contextmanager
+        def newest(row, say):
+            yield newer
+
+        monkeypatch.setattr(main_command, "_newest_release", newest)
+        made = main_command._newest(row, tmp_path, said.append, bar)
+    assert made.tree.base == "99.0.0"
+    assert said[0] == "accelerate 99.0.0, not the pinned base, series accelerate:"
+    assert said[1] == "    source     the package index, a release whose sha256 is not recorded here"
+    assert len(list((tmp_path / "accelerate" / "99.0.0").rglob("*.patch"))) == len(made.series.patches) == 1
+
+
+@pytest.mark.network
+def test_without_the_package_index_the_pinned_release_of_the_cache_is_taken(monkeypatch):
+    row = main_command.catalog.find("accelerate")
+    real = main_command.download
+
+    def download(row, version):
+        if version is None:
+            raise Unavailable("the index does not answer")
+        return real(row, version)
+
+    monkeypatch.setattr(main_command, "download", download)
+    said: list[str] = []
+    with main_command._newest_release(row, said.append) as tree:
+        assert (tree.base, tree.is_exact) == (row.base, True)
+    assert said == [f"accelerate: the newest release is out of reach, taking {row.base} (the index does not answer)"]
+
+
+def test_a_checkout_is_named_as_the_source(sample, tmp_path):
+    repo, row = sample
+    said: list[str] = []
+    bar = types.SimpleNamespace(update=lambda: None)
+    with main_command.GitTree(repo.root, row.base, row.base) as tree:
+        main_command._finish(main_command.generate(row, tree), tmp_path / "out", said.append, bar)
+    assert said[1] == f"    source     {repo.root}, read at the commit"
 
 
 def test_without_torch_the_trainer_runs_are_left_out(monkeypatch):

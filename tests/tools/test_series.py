@@ -130,6 +130,15 @@ class TestWrite:
         assert series.read(tmp_path / "out" / "s") == files
         assert os.listdir(tmp_path / "out") == ["s"]
 
+    def test_a_first_series_that_cannot_take_its_place_leaves_nothing(self, tmp_path, files, monkeypatch):
+        def failing(source, target):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(os, "rename", failing)
+        with pytest.raises(CannotRun, match="No space left"):
+            series.write(tmp_path / "out" / "s", files)
+        assert os.listdir(tmp_path / "out") == []
+
     def test_a_missing_series_is_said_to_be_so(self, tmp_path):
         with pytest.raises(CannotRun, match="must be the folder of a series"):
             series.read(tmp_path / "none")

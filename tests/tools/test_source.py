@@ -37,6 +37,17 @@ def test_a_syntax_error_knows_its_line():
     assert caught.value.line == 2
 
 
+def test_code_that_is_nested_too_deep_to_be_read_is_an_error():
+    with pytest.raises(SourceError, match=r"^(the file cannot be parsed|syntax error): "):
+        _ = Source.from_bytes(b"x = " + b"-" * 200_000 + b"1\n").tree
+
+
+@pytest.mark.parametrize(("start", "end"), [(-1, 2), (5, 3)])
+def test_an_edit_that_runs_backwards_is_refused(start, end):
+    with pytest.raises(ValueError, match=rf"from start to a later end, got {start} to {end}"):
+        Edit(start, end, "")
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_spans_count_characters_whatever_the_line_ends(newline):
     source = Source(newline.join(["x = 'ééé'; y = 2", "if x:", "    z = 'ü' + y"]))

@@ -13,6 +13,7 @@ from tools.trainer.shape import (
     after,
     before,
     class_named,
+    docstring_of,
     docstring_tail,
     entry_end,
     find,
@@ -176,3 +177,16 @@ def test_line_ends_of_the_file_are_kept():
     loop = find(run, "for item in range(ANY, ANY): ...", "run")
     text = source.edited([before(source, loop, "a = 1\n"), method_after(source, run, "def g(self):\n    pass\n")]).text
     assert "\n" not in text.replace("\r\n", "")
+
+
+def test_a_block_with_a_line_that_stands_further_out_is_not_moved():
+    source = Source("if x:\n    text = " + '"""\none\n"""\n')
+    with pytest.raises(ShapeError, match="indented less than the block"):
+        without_test(source, source.tree.body[0])
+
+
+def test_a_class_or_function_without_a_docstring_is_refused():
+    source = Source("def f():\n    return 1\n")
+    with pytest.raises(ShapeError, match="`f` must have a docstring") as refused:
+        docstring_of(source.tree.body[0])
+    assert refused.value.line == 1

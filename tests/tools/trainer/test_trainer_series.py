@@ -205,6 +205,49 @@ def test_a_file_that_is_missing_or_does_not_parse_is_refused():
     assert {site.line for site in series.refused[CALLBACKS]} == {1}
 
 
+STEP_END = """\
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs):
+        # Log
+"""
+BEGIN = "    def on_train_begin(self, args, state, control, **kwargs):\n        pass\n\n"
+NUMBERS = "self, max_steps, num_update_steps_per_epoch, num_train_epochs, resume_from_checkpoint"
+
+
+@pytest.mark.parametrize(
+    ("path", "old", "new", "message"),
+    [
+        (CALLBACKS, STEP_END, BEGIN + STEP_END, "`DefaultFlowCallback` must not have `on_train_begin` yet"),
+        (
+            TRAINER,
+            NUMBERS,
+            "self, max_steps, resume_from_checkpoint",
+            "must take the numbers of epochs and of updates",
+        ),
+    ],
+)
+def test_a_place_that_another_change_has_taken_is_refused_by_name(path, old, new, message):
+    text = Tree("transformers").read(path).decode()
+    assert text.count(old) == 1
+    series = make("transformers", {path: text.replace(old, new).encode()}, is_exact=False)
+    assert series.patches == ()
+    assert any(message in site.message for site in series.refused[path])
+
+
+@pytest.mark.parametrize(("name", "path"), [("transformers", TRAINER), ("accelerate", OPTIMIZER)])
+def test_without_its_main_file_a_release_is_refused_and_not_taken_for_right(name, path):
+    class Bare(Tree):
+        def read(self, path_read: str) -> bytes:
+            if path_read == path:
+                raise FileNotFoundError(path)
+            return super().read(path_read)
+
+    recipe = {"transformers": transformers, "accelerate": accelerate}[name]
+    series = recipe.SERIES[name](Bare(name))
+    assert series.patches == ()
+    assert {site.outcome for site in series.refused[path]} == {Outcome.REFUSED}
+    assert any("the file must exist" in site.message for site in series.refused[path])
+
+
 def test_a_release_whose_last_step_is_not_evaluated_by_steps_stays_like_that():
     text = Tree("transformers").read(CALLBACKS).decode()
     tree = ast.parse(text)
@@ -260,6 +303,22 @@ def test_a_copy_is_made_of_links_and_of_the_changed_files(tmp_path):
     assert (folder / "thing" / "a.py").resolve() == original / "a.py"
     assert (folder / "thing" / "deep" / "er" / "c.py").read_text() == "# deep/er/c.py\n"
     assert not (folder / "thing" / "__pycache__").exists()
+
+
+def test_where_links_need_a_privilege_the_rest_is_copied(tmp_path, monkeypatch):
+    original = tmp_path / "thing"
+    (original / "deep").mkdir(parents=True)
+    for name in ("__init__.py", "a.py", "deep/b.py"):
+        (original / name).write_text(f"# {name}\n")
+
+    def refuse(self, target, target_is_directory=False):
+        raise OSError(1314, "A required privilege is not held by the client")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    folder = patched_copy(original, {"src/thing/a.py": b"# new\n"}, tmp_path / "copy") / "thing"
+    found = {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*.py")}
+    assert found == {"__init__.py": "# __init__.py\n", "a.py": "# new\n", "deep/b.py": "# deep/b.py\n"}
+    assert not any(path.is_symlink() for path in folder.rglob("*"))
 
 
 @pytest.mark.parametrize("path", ["src/other/a.py", "thing/a.py", "src/thing/missing.py"])
