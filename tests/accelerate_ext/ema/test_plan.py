@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from accelerate_ext.ema import plan
+from accelerate_ext.ema import PostHocEMA, list_snapshots, plan
 from accelerate_ext.ema.fit import fit
 from accelerate_ext.ema.plan import Plan
 from accelerate_ext.ema.profile import gamma_from_sigma_rel, step_weights
@@ -169,3 +169,21 @@ def test_what_is_stored_must_be_known(arguments, text):
 def test_a_width_as_text_is_no_sequence_of_widths():
     with pytest.raises(TypeError, match=r"`sigma_rel` must be numbers, got the text '0.05'"):
         plan(100, 4, sigma_rel="0.05")
+
+
+@pytest.mark.parametrize(("dtype", "at_002", "at_005"), [("bfloat16", 0.51, 0.19), ("float16", 0.12, 0.024)])
+def test_the_cost_of_16_bits_is_that_of_a_training_it_was_measured_in(dtype, at_002, at_005):
+    """A small GPT, 32 snapshots of 0.05 and 0.10, built by the fit that knows of the rounding."""
+    made = plan(10_000, 32, sigma_rel=(0.05, 0.10), spacing="even", dtype=dtype, distance=0.0088)
+    assert made.errors[0.02] == pytest.approx(at_002, rel=0.1)
+    assert made.errors[min(made.errors, key=lambda width: abs(width - 0.05))] == pytest.approx(at_005, rel=0.25)
+
+
+def test_a_run_that_ends_before_its_plan_needs_one_snapshot_more_and_one_that_does_not_gets_none(tmp_path):
+    for applied, expected in ((8, [5, 8]), (10, [5, 10])):
+        folder = tmp_path / str(applied)
+        ema = PostHocEMA(torch.nn.Linear(1, 1), plan=plan(10, 2, sigma_rel=0.1, spacing="even"), directory=folder)
+        for step in range(1, applied + 1):
+            ema.update(step)
+        ema.snapshot(folder)
+        assert [snapshot.t for snapshot in list_snapshots(folder)] == expected
