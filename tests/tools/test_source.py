@@ -24,10 +24,15 @@ def test_bytes_come_back_as_they_were_read(data):
 
 
 @pytest.mark.parametrize(
-    "data", [b"x = 1\0", "# coding: utf-8\nx = 'é'".encode("latin-1"), b"# coding: nonsense\nx = 1"]
+    ("data", "why"),
+    [
+        (b"x = 1\0", "must not contain NUL bytes"),
+        ("# coding: utf-8\nx = 'é'".encode("latin-1"), "not utf-8 text at byte 21: invalid continuation byte"),
+        (b"# coding: nonsense\nx = 1", "the encoding of the file cannot be used: unknown encoding: nonsense"),
+    ],
 )
-def test_what_is_no_text_is_an_error_that_says_why(data):
-    with pytest.raises(SourceError):
+def test_what_is_no_text_is_an_error_that_says_why(data, why):
+    with pytest.raises(SourceError, match=why):
         Source.from_bytes(data)
 
 

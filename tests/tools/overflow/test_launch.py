@@ -195,7 +195,16 @@ def test_the_script_of_a_launcher_is_the_first_file_it_is_given() -> None:
     assert script_of(("-m", "package", "other.py")) is None
 
 
-@pytest.mark.parametrize("command", [(), ("missing.py",), ("sh", "train.sh"), ("--lr", "5")])
-def test_a_command_that_cannot_be_started_is_told_before_anything_runs(command: tuple[str, ...]) -> None:
-    with pytest.raises(CannotRun):
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ((), "a script must follow `--`"),
+        (("missing.py",), "the script must be a file, got 'missing.py'"),
+        (("torchrun", "missing.py"), "the script must be a file, got 'missing.py'"),
+        (("sh", "train.sh"), "must be a Python file, .* got 'sh'"),
+        (("--lr", "5"), "must be a Python file, .* got '--lr'"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_told_before_anything_runs(command: tuple[str, ...], said: str) -> None:
+    with pytest.raises(CannotRun, match=said):
         check_command(command)
