@@ -26,8 +26,12 @@ run: $(VENV)/ready
 test: $(VENV)/ready .venv-deepspeed/ready lint
 	$(BIN)/python $(PYTEST)
 
+# Of each package by itself: what is left (setup.cfg says what must not be), and the branches alone.
 coverage: $(VENV)/ready .venv-deepspeed/ready
-	$(BIN)/python $(PYTEST) --cov --cov-report=term-missing:skip-covered --cov-report=html
+	$(BIN)/python $(PYTEST) --cov --cov-report=html
+	$(BIN)/coverage report --include="accelerate_ext/*"
+	$(BIN)/coverage report --include="tools/*"
+	$(BIN)/coverage json --quiet -o - | $(BIN)/python .ci/branches.py 95
 
 test-oldest: .venv-oldest/ready
 	.venv-oldest/bin/python $(PYTEST) $(BOUNDS)
@@ -55,11 +59,12 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints/pinned.txt
 	$(BIN)/python $(PIP) --constraint constraints/pinned.txt --editable "$(EXTRAS)"
 	touch $@
 
-# DeepSpeed lies on top of .venv: it sees its packages, puts its own before them, and builds against the torch that is there.
+# DeepSpeed lies on top of .venv: it sees its packages, with what they start (coverage), puts its own before them, and builds
+# against the torch that is there.
 .venv-deepspeed/ready: $(VENV)/ready
 	$(PYTHON) -m venv .venv-deepspeed
 	.venv-deepspeed/bin/python $(PIP) --upgrade "setuptools>=77" wheel
-	$(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))" \
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
 	    > "$$(.venv-deepspeed/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))")/above.pth"
 	.venv-deepspeed/bin/python $(PIP) --no-build-isolation deepspeed==0.19.8
 	touch $@
