@@ -161,6 +161,7 @@ FINITE_ONLY = {
     "new_weight": lambda gamma: profile.new_weight(gamma, 1, 2),
     "density": lambda gamma: profile.density(1, 2, gamma),
     "mass": lambda gamma: profile.mass(1, 2, 2, gamma),
+    "mass of no step": lambda gamma: profile.mass(2, 1, 2, gamma),
     "step_weights": lambda gamma: profile.step_weights(2, gamma),
 }
 
