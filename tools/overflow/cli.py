@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -113,6 +114,11 @@ def overflow(
         "", command, plan, names, watch, model.averages, python or sys.executable, shown=("global_step", *counters)
     )
     wanted = jobs(job, Options(compare, compare_path, compare_rewrite))
+    ctx.exit(_observe(wanted, json_path, plot_path))
+
+
+def _observe(wanted: Sequence[Job], json_path: Path | None, plot_path: Path | None) -> int:
+    """Make the runs and show what was seen, on stdout and where the user wants it besides. Returns the exit code."""
     file = JsonFile(json_path) if json_path else None
     comparison = make(wanted, file.write if file else lambda runs: None)
     if unchanged_by(wanted[-1]):
@@ -125,7 +131,7 @@ def overflow(
         from .plot import draw
 
         draw(comparison.runs, plot_path)
-    ctx.exit(exit_code)
+    return exit_code
 
 
 def check_plot(path: Path | None) -> None:

@@ -24,8 +24,7 @@ def ahead(timeline: Timeline) -> dict[str, list[int]]:
         if event["moved"] not in (False, 0) and event["after"] > 0:
             name = names[event["event"]] + (f" {event['number']}" if event["number"] > 1 else "")
             moves.setdefault(name, [0] * len(applied))[event["after"] - 1] += 1
-    for name in timeline.counters:
-        events = [event for event in timeline.of("counter") if event["name"] == name]
+    for name, events in timeline.grouped("counter", "name").items():
         value = events[0]["value"]
         steps = moves.setdefault(name, [0] * len(applied))
         for event in events[1:]:

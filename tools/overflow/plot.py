@@ -11,7 +11,7 @@ from typing import Any
 from .curves import draw_curves
 from .launch import Finished
 from .timeline import Timeline
-from .verdicts import Verdict, judge
+from .verdicts import Verdict, judge, short_name
 
 _MOST_COLUMNS = 40  # with more attempts the columns would be too narrow to read
 APPLIED, WRONG, IDLE, INK, FAINT, BAND = "#2a9d5c", "#d62839", "#8d99ae", "#222222", "#e9ecef", "#fbe3e4"
@@ -91,7 +91,7 @@ def _row(
 
 
 def _save_name(event: Any) -> str:
-    short = str(event["name"]).replace("\\", "/").rstrip("/").split("/")[-1]
+    short = short_name(event)
     digits = "".join(character for character in short if character.isdigit())
     return digits if short.startswith("checkpoint") and digits else short[:9]
 
@@ -109,8 +109,7 @@ def _wrong(timeline: Timeline, verdicts: Sequence[Verdict], code: str, after: bo
 def _wrong_saves(timeline: Timeline, verdicts: Sequence[Verdict]) -> set[int]:
     messages = [verdict.message for verdict in verdicts if verdict.code == "checkpoint-number"]
     names = {message.split(" ", 1)[0] for message in messages}
-    saves = timeline.of("save")
-    return {event["after"] for event in saves if str(event["name"]).replace("\\", "/").split("/")[-1] in names}
+    return {event["after"] for event in timeline.of("save") if short_name(event) in names}
 
 
 def _numbered(timeline: Timeline, verdicts: Sequence[Verdict]) -> list[Row]:
@@ -139,9 +138,8 @@ def _numbered(timeline: Timeline, verdicts: Sequence[Verdict]) -> list[Row]:
 
 def _counters(timeline: Timeline, verdicts: Sequence[Verdict]) -> list[Row]:
     rows = []
-    for name, last in timeline.counters.items():
-        row = Row(name, f"at {last}", wrong=_wrong(timeline, verdicts, "counter-moved"))
-        events = [event for event in timeline.of("counter") if event["name"] == name]
+    for name, events in timeline.grouped("counter", "name").items():
+        row = Row(name, f"at {events[-1]['value']}", wrong=_wrong(timeline, verdicts, "counter-moved"))
         for event in events[1:] if len(events) > 1 else events:
             row.cells[max(event["after"], 1)] = str(event["value"])
         rows.append(row)

@@ -61,6 +61,13 @@ class Timeline:
     def of(self, *kinds: str) -> list[Event]:
         return [event for event in self.events if event["event"] in kinds]
 
+    def grouped(self, kind: str, by: str) -> dict[Any, list[Event]]:
+        """The events of a kind, by what they say under a name."""
+        groups: dict[Any, list[Event]] = {}
+        for event in self.of(kind):
+            groups.setdefault(event[by], []).append(event)
+        return groups
+
     def attempts_of(self, optimizers: Iterable[int]) -> list[Attempt]:
         """Attempts of these optimizers, of all if none is given."""
         wanted = set(optimizers)

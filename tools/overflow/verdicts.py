@@ -53,16 +53,9 @@ def judge(timeline: Timeline) -> list[Verdict]:
     return sorted(found, key=lambda verdict: not verdict.is_defect)
 
 
-def _by_number(timeline: Timeline, kind: str) -> dict[int, list[Event]]:
-    groups: dict[int, list[Event]] = defaultdict(list)
-    for event in timeline.of(kind):
-        groups[event["number"]].append(event)
-    return groups
-
-
 def averages(timeline: Timeline) -> Iterator[Verdict]:
     """A call of an average that changed it, with no applied update since its last call."""
-    groups = _by_number(timeline, "average")
+    groups = timeline.grouped("average", "number")
     for number, events in groups.items():
         name = "EMA" if len(groups) == 1 else f"EMA {number} ({events[0]['kind']})"
         before, idle = 0, 0
@@ -84,7 +77,7 @@ def averages(timeline: Timeline) -> Iterator[Verdict]:
 
 def schedulers(timeline: Timeline) -> Iterator[Verdict]:
     """A scheduler that steps once an update, and stepped on a skipped one. One that steps once an epoch is left."""
-    groups = _by_number(timeline, "scheduler")
+    groups = timeline.grouped("scheduler", "number")
     for number, events in groups.items():
         name = "scheduler" if len(groups) == 1 else f"scheduler {number} ({events[0]['kind']})"
         moves = sum(bool(event["moved"]) for event in events)
@@ -102,10 +95,7 @@ def schedulers(timeline: Timeline) -> Iterator[Verdict]:
 
 def counters(timeline: Timeline) -> Iterator[Verdict]:
     """A counter such as `global_step` that went on with no applied update since it last did."""
-    groups: dict[str, list[Event]] = defaultdict(list)
-    for event in timeline.of("counter"):
-        groups[event["name"]].append(event)
-    for name, events in groups.items():
+    for name, events in timeline.grouped("counter", "name").items():
         for _, attempt in moves_on_skips(timeline, events):
             text = f"{name} moved on a skipped update at {named(attempt, timeline)}"
             yield Verdict("counter-moved", "defect", attempt.number, text)
@@ -126,7 +116,7 @@ def moves_on_skips(timeline: Timeline, events: Sequence[Event]) -> Iterator[tupl
 
 def progress_bars(timeline: Timeline) -> Iterator[Verdict]:
     """A bar that moves at most once an attempt, and moved on a skipped one."""
-    groups = _by_number(timeline, "bar")
+    groups = timeline.grouped("bar", "number")
     for events in groups.values():
         moves = [event for event in events if event["moved"]]
         places = [event["after"] for event in moves]
@@ -184,10 +174,8 @@ def short_name(event: Event) -> str:
 
 def checkpoint_numbers(timeline: Timeline) -> Iterator[Verdict]:
     """A checkpoint named after a counter that has counted skipped updates."""
-    groups: dict[str, list[Event]] = defaultdict(list)
-    for event in timeline.of("counter"):
-        groups[event["name"]].append(event)
-    moved = {id(event) for events in groups.values() for event, _ in moves_on_skips(timeline, events)}
+    groups = timeline.grouped("counter", "name").values()
+    moved = {id(event) for events in groups for event, _ in moves_on_skips(timeline, events)}
     values: dict[str, int] = {}
     ahead: dict[str, int] = defaultdict(int)
     for event in timeline.events:

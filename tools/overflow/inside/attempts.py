@@ -6,17 +6,15 @@ import contextlib
 import os
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .events import plain
+from .journal import Journal
 from .optimizers import Attempt, Optimizers, Record, innermost, innermost_scaler, outcome_of, scale_of
-from .plan import SpoiledBackward, parameters_of, spoil_first
+from .plan import Plan, SpoiledBackward, parameters_of, spoil_first
 from .weights import Weights
-
-if TYPE_CHECKING:
-    from .observer import Observer
 
 
 def is_unscaled(scaler: Any, inner: Any) -> bool:
@@ -34,11 +32,12 @@ def engine_scale(engine: Any) -> float | None:
 class Attempts:
     """Counts backward passes and attempts of all optimizers, and writes down each attempt when it is over."""
 
-    def __init__(self, observer: Observer) -> None:
-        self.observer = observer
+    def __init__(self, journal: Journal, plan: Plan, installed: Container[Any]) -> None:
+        self.journal = journal
+        self.plan = plan
+        self.installed = installed  # scalers that the script did not make or enable
         self.optimizers = Optimizers()
         self.backwards = 0
-        self.done = 0
         self._in_window = 0
         self._losses: list[Any] = []
 
@@ -53,19 +52,15 @@ class Attempts:
 
     def backward(self, is_boundary: bool) -> AbstractContextManager[Any]:
         """Called before a backward pass, which then runs within the context that is returned."""
-        if self.observer.recorder.started:
-            self.observer.sample()
-        self.observer.run_pending()
         self.backwards += 1
         self._in_window += 1
         record = self.optimizers.only_one()
-        if record is None or not is_boundary or not self.observer.plan.is_active:
+        if record is None or not is_boundary or not self.plan.is_active:
             return nullcontext()
         self._close_if_dropped(record)
         self.optimizers.identify(record)
         number = record.attempts + 1
-        plan = self.observer.plan
-        if record.injected == number or not plan.chooses(number) or not plan.means(record.names):
+        if record.injected == number or not self.plan.chooses(number) or not self.plan.means(record.names):
             return nullcontext()
         return self._injecting(record, number)
 
@@ -88,7 +83,7 @@ class Attempts:
 
     def inject_into(self, optimizer: Any) -> None:
         """Called where gradients are about to be unscaled or used, if the backward pass did not inject already."""
-        plan = self.observer.plan
+        plan = self.plan
         if not plan.is_active:
             return
         record = self.optimizers.of(optimizer)
@@ -100,7 +95,7 @@ class Attempts:
         if not chosen and plan.rank is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             chosen = plan.on_every_rank().chooses(number)
             if chosen and len(list(self.optimizers)) > 1:
-                self.observer.note(
+                self.journal.note(
                     "with several optimizers an overflow can only be put in after gradients were reduced over the "
                     "ranks, so every rank got it, as a reduction would have done"
                 )
@@ -120,7 +115,7 @@ class Attempts:
             return None
         record.prepared = record.prepared or prepared
         if scaler is not None and getattr(scaler, "_enabled", True):
-            record.scaler = "installed" if scaler in self.observer.installed else "script"
+            record.scaler = "installed" if scaler in self.installed else "script"
         self.optimizers.identify(record)
         if scaler is None or not is_unscaled(scaler, inner):
             self.inject_into(inner)
@@ -184,11 +179,11 @@ class Attempts:
         record.attempts += 1
         record.backwards = self.backwards
         record.applied += found["outcome"] == "applied"
-        self.done += 1
+        self.journal.done += 1
         self._announce(record)
         losses = [plain(float(loss)) for loss in self._losses]
         fields = {"number": record.attempts, "optimizer": record.number, "injected": injected, "losses": losses}
-        self.observer.tell("attempt", may_search=True, backwards=self._in_window, **fields, **found)
+        self.journal.tell("attempt", may_search=True, backwards=self._in_window, **fields, **found)
         self._in_window = 0
         self._losses = []
 
@@ -197,7 +192,7 @@ class Attempts:
             return
         self.optimizers.identify(record)
         record.announced = True
-        self.observer.recorder.write(
+        self.journal.recorder.write(
             "optimizer",
             number=record.number,
             name=record.name,
@@ -205,5 +200,5 @@ class Attempts:
             prepared=record.prepared,
             scaler=record.scaler,
             fused=bool(getattr(record.optimizer(), "_step_supports_amp_scaling", False)),
-            chosen=self.observer.plan.means(record.names),
+            chosen=self.plan.means(record.names),
         )

@@ -11,7 +11,8 @@ from typing import Any
 from . import lookup
 from .attempts import Attempts
 from .counters import Counters
-from .events import Recorder, scalar
+from .events import Recorder
+from .journal import Journal
 from .plan import Plan, parameters_of
 from .weights import State
 
@@ -26,57 +27,28 @@ def _reference(thing: Any) -> Callable[[], Any]:
         return lambda: thing
 
 
-class Observer:
+class Observer(Journal):
     """Everything that the patched functions call. Nothing here changes a value of the script, except to inject."""
 
     def __init__(self, config: dict[str, Any]) -> None:
+        super().__init__(Recorder(config["folder"]), Counters(config["counters"]))
         self.plan = Plan(config)
-        self.recorder = Recorder(config["folder"])
-        self.counters = Counters(config["counters"])
         self.watch: list[str] = config.get("watch") or []
         self.calls: list[str] = config.get("averages") or []  # calls in the script that seem to move an average
-        self.attempts = Attempts(self)
         self.pending: list[Callable[[], bool]] = []  # tried at backward passes until they say that they are done
         self._tries = 0
         self.installed: weakref.WeakSet[Any] = weakref.WeakSet()  # scalers that the script did not make or enable
+        self.attempts = Attempts(self, self.plan, self.installed)
         self.scaled: tuple[Any, Any] | None = None  # the last loss that a scaler returned, and what it was before
         self._depth: dict[str, int] = {}
         self._numbers: dict[int, tuple[Callable[[], Any], int]] = {}  # by id, as not everything has a hash
         self._kinds: dict[str, int] = {}
         self._applied_at_last_call: dict[int, int] = {}
-        self._noted: dict[str, bool] = {}  # text -> written
 
     @property
     def is_training(self) -> bool:
         """Whether a backward pass has been seen; before it, nothing that moves is of interest."""
         return self.attempts.backwards > 0
-
-    def tell(self, event: str, /, may_search: bool = False, **fields: Any) -> None:
-        """Write an event, and before it every counter that has moved since the last one."""
-        self.sample(may_search)
-        self.recorder.write(event, after=self.attempts.done, **fields)
-
-    def sample(self, may_search: bool = False) -> None:
-        for counter in self.counters.moved(may_search):
-            fields = {"name": counter.name, "value": counter.value, "where": counter.where}
-            self.recorder.write("counter", after=self.attempts.done, **fields)
-
-    def note(self, text: str) -> None:
-        """Say once what a reader of the report must know; kept back until the process has something else to tell."""
-        self._noted.setdefault(text, False)
-        if self.recorder.started:
-            self._write_notes()
-
-    def _write_notes(self) -> None:
-        for text, is_written in self._noted.items():
-            if not is_written:
-                self._noted[text] = True
-                self.recorder.write("note", text=text)
-
-    def tell_log(self, how: str, values: dict[str, Any], step: Any) -> None:
-        """One call of a logger: its step, and the values that are numbers."""
-        numbers = {str(name): number for name, value in values.items() if (number := scalar(value)) is not None}
-        self.tell("log", how=how, step=None if step is None else scalar(step), values=dict(list(numbers.items())[:50]))
 
     def before_scale(self, tensor: Any) -> Any:
         """The loss as it was before a scaler multiplied it."""
@@ -105,8 +77,10 @@ class Observer:
             known = self._numbers[id(thing)] = (_reference(thing), self._kinds[kind])
         return known[1]
 
-    def run_pending(self) -> None:
-        """Try what has to wait for the script's own classes and variables."""
+    def before_backward(self) -> None:
+        """See what moved since the last event, and try what has to wait for the script's own classes and variables."""
+        if self.recorder.started:
+            self.sample()
         if self.pending and self._tries < _TRIES:
             self._tries += 1
             self.pending = [action for action in self.pending if not action()]
@@ -120,7 +94,7 @@ class Observer:
         number = self.number_of("average", owner)
         users = self._optimizers_of(parameters)
         applied = self.attempts.applied_by(users)
-        is_suspect = self.attempts.done > 0 and self._applied_at_last_call.get(number, 0) == applied
+        is_suspect = self.done > 0 and self._applied_at_last_call.get(number, 0) == applied
         before = State(owner if held is None else held) if is_suspect else None
         result = call()
         self._applied_at_last_call[number] = applied
@@ -146,5 +120,5 @@ class Observer:
             if lookup.unread:
                 names = ", ".join(sorted(lookup.unread))
                 self.note(f"variables of {names} were not read: it calls locals(), whose answer reading would change")
-            self._write_notes()
+            self.write_notes()
             self.tell("end")

@@ -33,6 +33,7 @@ def autograd(observer: Observer, module: Any) -> None:
             if not observer.is_within("accelerator.backward"):
                 root = tensors[0] if isinstance(tensors, (tuple, list)) and tensors else tensors
                 observer.attempts.loss(observer.before_scale(root))
+            observer.before_backward()
             with observer.attempts.backward(is_boundary()):
                 return call()
 
