@@ -68,7 +68,7 @@ class Objects:
         if depth and len(found) == 1:
             binding = found[0]
             alias = key(binding.value) if binding.position < 0 else None
-            if alias is not None and alias != name and not isinstance(binding.statement, (ast.For, ast.AsyncFor)):
+            if alias is not None and alias != name:
                 return self.identity(self.script.places[binding.statement].scope, alias, depth - 1)
             if binding.is_parameter:
                 return self._argument(home, name, depth) or Identity(home, name)
