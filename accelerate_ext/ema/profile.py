@@ -34,8 +34,8 @@ def gamma_from_sigma_rel(sigma_rel: float) -> float:
         6.94
     """
     sigma = check_sigma_rel(sigma_rel)
-    gamma = 1 / sigma - 3 if sigma < 0.01 else _cosine_root(sigma)
-    for _ in range(4):  # Newton on the logarithm of the defining equation, which has no cancellation
+    gamma = 1 / sigma - 3
+    for _ in range(5):  # Newton on the logarithm of the defining equation, which has no cancellation
         value = math.log1p(gamma) - 2 * math.log(gamma + 2) - math.log(gamma + 3) - 2 * math.log(sigma)
         gamma -= value / (1 / (gamma + 1) - 2 / (gamma + 2) - 1 / (gamma + 3))
     return max(gamma, 0.0)
@@ -167,13 +167,6 @@ def check_t(t: float) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"`t` must be a finite number of applied steps above 0, got {t}")
     return value
-
-
-def _cosine_root(sigma: float) -> float:
-    """Largest root of ``sigma^2 (gamma + 2)^2 (gamma + 3) = gamma + 1``, to some digits: a start for Newton."""
-    shift, scale = sigma**-2 + 1 / 3, 2 / 27 + 4 / (3 * sigma**2)
-    cosine = -3 * scale / (2 * shift) * math.sqrt(3 / shift)
-    return max(0.0, 2 * math.sqrt(shift / 3) * math.cos(math.acos(max(-1.0, min(1.0, cosine))) / 3) - 7 / 3)
 
 
 def _log_beta(gamma: float, t_last: float, t: float) -> float:
