@@ -2,6 +2,8 @@
 
 import pytest
 
+from tools.rewrite import rewrite
+
 GATE = "accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped"
 
 
@@ -79,3 +81,12 @@ def test_what_cannot_be_repeated_safely_keeps_the_block_as_it_is(loop, body, cod
 def test_counts_are_no_sums_that_somebody_forgot_to_clear(loop, count):
     body = f"{count}\nif accelerator.sync_gradients:\n    accelerator.log({{}}, step=global_step + len(state))"
     assert "never-reset" not in loop.codes(body)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_a_reset_over_lines_keeps_their_ends(loop, newline):
+    body = "if accelerator.sync_gradients:\n    global_step += 1\n    window = torch.zeros(\n        1,\n    )"
+    after = rewrite(loop.source(body).replace("\n", newline).encode()).after.decode()
+    wanted = f"if {GATE}:\n    global_step += 1\n    window = torch.zeros(\n        1,\n    )\n"
+    wanted += "elif accelerator.sync_gradients:\n    window = torch.zeros(\n        1,\n    )"
+    assert after == loop.source(wanted).replace("\n", newline)
