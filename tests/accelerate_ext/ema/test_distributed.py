@@ -49,7 +49,11 @@ def folder(tmp_path_factory):
         )
         for rank in range(2)
     ]
-    outputs = [process.communicate(timeout=180)[0] for process in processes]
+    try:  # a busy machine takes minutes; what hangs must not outlive the test
+        outputs = [process.communicate(timeout=600)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
     return folder
 
