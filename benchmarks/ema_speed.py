@@ -16,6 +16,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import click
@@ -118,7 +119,7 @@ def document(measured: Results, rebuilt: Sequence[Results]) -> str:
     added = [
         f"{name}: {m['memory']['an int']:.0f} and {m['memory']['a tensor']:.0f} MB" for name, m in measured.items()
     ]
-    return PAGE.format(
+    page = PAGE.format(
         machine=f"{os.cpu_count()} cores ({platform.machine()}, {platform.system()})",
         torch=torch.__version__.split("+")[0],
         models="; ".join(f"{n}: {m['tensors']} tensors, {m['elements'] / 1e6:.1f} M" for n, m in measured.items()),
@@ -130,6 +131,9 @@ def document(measured: Results, rebuilt: Sequence[Results]) -> str:
         packages=", ".join(PACKAGES),
         reconstructions="\n\n".join(map(reconstruction, rebuilt)),
         scaling="\n\n".join(scaling(each) for each in rebuilt if each["scaling"]),
+    )
+    return (
+        "\n\n".join(block if block[:1] in "<#| " else fill(block, 119) for block in page.split("\n\n")).rstrip() + "\n"
     )
 
 
