@@ -202,8 +202,8 @@ def main(models: tuple[str, ...], rounds: int, threads: tuple[int, ...], json_pa
         show("snapshot of two averages, float32, in times of save_file", measured)
         click.echo(f"MB that it adds: {measured['peak_mb']:.1f}")
         del model
-    if json_path is not None:
-        json_path.write_text(json.dumps(results, indent=2) + "\n")
+        if json_path is not None:
+            json_path.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":
