@@ -30,16 +30,20 @@ from ..work import Work
 
 _KIND = "unclear counter"
 _WALRUS = re.compile(":=")
-_GROWS = re.compile(r"(?:step|update|iter|iteration)s?\b\W*(?:\+=|=|add_)")
+_GROWS = tuple(  # each begins with letters, which the search is fast for
+    re.compile(rf"{word}(?:s|ations?)?\b\W*(?:\+=|=(?!=)|add_)") for word in ("step", "update", "iter")
+)
 
 
 def unclear_counters(work: Work) -> None:
     """Report counters that move inside expressions, and those that grow by an amount that is not plain."""
-    closed = work.closed()
-    for node in work.script.statements_with(_WALRUS):
+    walruses = work.script.statements_with(_WALRUS)
+    growing = [node for node in work.script.statements_with(*_GROWS) if _grows_unclearly(node)]
+    closed = work.closed() if walruses or growing else set()
+    for node in walruses:
         if id(node) not in closed:
             _in_expression(work, node)
-    for node in work.script.statements_with(_GROWS):
+    for node in growing:
         is_told = any(site.line == node.lineno for site in work.sites)  # an amount that asks a flag has had its turn
         if id(node) not in closed and not is_told and work.in_iteration(node) is not None:
             _by_amount(work, node)
@@ -72,13 +76,19 @@ def _place(node: ast.AST) -> tuple[int, int]:
     return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
-def _by_amount(work: Work, node: ast.stmt) -> None:
+def _grows_unclearly(node: ast.stmt) -> bool:
+    """Whether a count of steps grows by something that is no whole number, and no data either."""
     found = growth_of(node)
     if found is None or is_fixed(*found) or not names.is_step_count(found[0]):
-        return
+        return False
     words = [name for item in walk(found[1]) if (name := key(item)) is not None]
-    if any(names.counts_data(name) or names.last(name) == "loss" for name in words):
-        return
-    text = f"`{found[0]}` grows by `{work.layout.text(found[1])}`; whether it counts updates is not plain"
+    return not any(names.counts_data(name) or names.last(name) == "loss" for name in words)
+
+
+def _by_amount(work: Work, node: ast.stmt) -> None:
+    found = growth_of(node)
+    assert found is not None
+    name, amount = found
+    text = f"`{name}` grows by `{work.layout.text(amount)}`; whether it counts updates is not plain"
     advice = ". If it does, put it under `sync_gradients and not optimizer_step_was_skipped`"
     work.refuse(node, _KIND, Refusal("unclear-count", text + advice))

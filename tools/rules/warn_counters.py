@@ -72,11 +72,11 @@ def _is_only_shown(work: Work, node: ast.Assign) -> bool:
     targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
     if len(targets) != len(node.targets):
         return False
-    scope = work.script.places[node].scope
+    words = [re.compile(names.word_pattern(name)) for name in targets]
     readers = [
         inner
-        for inner in within(scope.node.body)
-        if any(isinstance(item, ast.Name) and item.id in targets for item in expressions(inner)) and inner is not node
+        for inner in work.script.statements_with(*words)
+        if inner is not node and any(isinstance(item, ast.Name) and item.id in targets for item in expressions(inner))
     ]
     return bool(readers) and all(work.traits.shows(inner) for inner in readers)
 
