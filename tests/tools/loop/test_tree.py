@@ -96,6 +96,12 @@ def test_every_node_of_an_expression_but_not_the_inside_of_a_lambda():
     assert [ast.unparse(item) for item in calls_of(node)] == ["f(a, b=c.d)"]
 
 
+def test_a_dictionary_that_takes_in_another_has_no_key_there():
+    (node,) = statements("f({**a, b: c})")
+    assert [item.id for item in walk(node.value) if isinstance(item, ast.Name)] == ["f", "b", "a", "c"]
+    assert [item.id for item in expressions(node) if isinstance(item, ast.Name)] == ["f", "b", "a", "c"]
+
+
 @pytest.mark.parametrize(
     ("text", "call"),
     [
