@@ -50,6 +50,15 @@ def test_a_width_that_no_rising_profile_has_is_refused(sigma):
         profile.gamma_from_sigma_rel(sigma)
 
 
+def test_a_step_count_or_a_decay_given_as_a_width_is_explained():
+    message = (
+        r"^`sigma_rel` must lie between 0 and 0\.2887 \(the uniform average\), got 0\.9999; it is the width of the "
+        r"average as a fraction of training, not a step count or a decay$"
+    )
+    with pytest.raises(ValueError, match=message):
+        profile.check_sigma_rel(0.9999)
+
+
 @pytest.mark.parametrize("gamma", [-0.1, -5, math.nan])
 def test_a_negative_gamma_is_refused(gamma):
     with pytest.raises(ValueError, match="`gamma` must be 0 or more"):
@@ -74,6 +83,11 @@ def test_beta_of_ten_steps_equals_the_reference_and_the_product_of_single_ones()
 def test_new_weight_keeps_its_digits_where_beta_is_nearly_one():
     gamma, t = 16.97, 10**12
     assert profile.new_weight(gamma, t - 1, t) == pytest.approx((gamma + 1) / t, rel=1e-10, abs=0)
+
+
+def test_beta_keeps_its_digits_where_next_to_nothing_is_left_of_the_average():
+    assert profile.beta(0, 1, 10**15) == pytest.approx(1e-15, rel=1e-14, abs=0)
+    assert profile.beta(0, 1, 10**20) == pytest.approx(1e-20, rel=1e-14, abs=0)
 
 
 def test_a_mass_keeps_its_digits_where_the_steps_lie_close_together():
