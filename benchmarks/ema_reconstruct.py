@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ from accelerate_ext.ema import profile, reconstruct
 
 WIDTHS = (0.05, 0.10)
 SEVEN = (0.03, 0.06, 0.075, 0.13, 0.15, 0.20, 0.25)
+SCALING = ((8, 1), (16, 1), (32, 1), (64, 1), (8, 1 / 16), (8, 1 / 4), (8, 4))
+"""Numbers of snapshots, and sizes in parts of the one given."""
 DISTINCT = 4  # other packages' files are links to these: less to keep in the page cache, which favours them
 PACKAGES = {"ema-pytorch": "ema_pytorch", "pytorch-posthoc-ema": "posthoc_ema", "nitrous-ema": "nitrous_ema"}
 
@@ -177,12 +179,12 @@ def in_own_process(name: str, work: Path, elements: int) -> dict[str, float]:
     return json.loads(ran.stdout.splitlines()[-1])
 
 
-def run(elements: int, snapshots: int, rounds: int, only_ours: bool = False) -> dict[str, dict[str, float]]:
+def run(elements: int, snapshots: int, rounds: int, only: Sequence[str] | None = None) -> dict[str, dict[str, float]]:
     """Medians of each row over interleaved rounds."""
     work = Path(tempfile.mkdtemp(prefix="ema-reconstruct-"))
     try:
         model = Model(elements)
-        rows = [name for name, (folder, _) in contestants(work).items() if not only_ours or folder == "ours"]
+        rows = list(contestants(work)) if only is None else list(only)
         write_ours(work / "ours", model, snapshots)
         for package in set(rows) & set(PACKAGES):
             write_theirs(work / package, package, model, snapshots)
@@ -210,7 +212,7 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=22_000_000)
     parser.add_argument("--snapshots", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scaling", action="store_true", help="also other numbers of snapshots and smaller models")
+    parser.add_argument("--scaling", action="store_true", help="also other numbers of snapshots and other sizes")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--row", help=argparse.SUPPRESS)
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
@@ -222,14 +224,16 @@ def main() -> None:
     rows = run(chosen.elements, chosen.snapshots, chosen.rounds)
     results: dict[str, Any] = {"elements": chosen.elements, "snapshots": chosen.snapshots, "rows": rows, "scaling": []}
     print(f"{chosen.snapshots} snapshots of two averages, {chosen.elements:,} elements in 664 tensors, float32\n")
-    print(table(rows))
+    print(table(rows), flush=True)
     if chosen.scaling:
         print("\n| snapshots of two | elements | seconds | MB above the start |\n|---|---|---|---|")
-        for count, part in ((8, 1), (16, 1), (32, 1), (64, 1), (32, 16), (32, 4)):
-            size = chosen.elements // part
-            row = run(size, count, chosen.rounds, only_ours=True)["this package"]
-            results["scaling"].append({"snapshots": count, "elements": size, **row})
-            print(f"| {count} | {size:,} | {row['seconds']:.2f} | {row['megabytes']:.0f} |")
+    for count, part in SCALING if chosen.scaling else ():
+        size = round(chosen.elements * part)
+        row = run(size, count, chosen.rounds, only=("this package",))["this package"]
+        results["scaling"].append({"snapshots": count, "elements": size, **row})
+        print(f"| {count} | {size:,} | {row['seconds']:.2f} | {row['megabytes']:.0f} |", flush=True)
+        if chosen.json:
+            chosen.json.write_text(json.dumps(results, indent=2) + "\n")
     if chosen.json:
         chosen.json.write_text(json.dumps(results, indent=2) + "\n")
 

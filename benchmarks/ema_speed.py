@@ -1,9 +1,8 @@
 """The page docs/ema-speed.md, from what the benchmarks `ema` and `ema_reconstruct` have measured.
 
     python -m benchmarks.ema --json updates.json
-    python -m benchmarks.ema_reconstruct --scaling --json small.json
-    python -m benchmarks.ema_reconstruct --elements 101_600_000 --rounds 1 --json large.json
-    python -m benchmarks.ema_speed updates.json small.json large.json --output docs/ema-speed.md
+    python -m benchmarks.ema_reconstruct --scaling --json reconstruct.json
+    python -m benchmarks.ema_speed updates.json reconstruct.json --output docs/ema-speed.md
 
 Nothing is measured here: each of the others should have the machine to itself. A figure is a median of interleaved
 rounds, and its ratio is to a figure of the same run.
