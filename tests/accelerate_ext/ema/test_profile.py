@@ -201,7 +201,7 @@ def test_inner_products_equal_the_reference_either_way_round(case):
 def test_walk_inner_products_equal_the_reference_either_way_round(case):
     a, b = (case["t_a"], gamma_of(case["sigma_a"])), (case["t_b"], gamma_of(case["sigma_b"]))
     assert profile.walk_inner_product(*a, *b) == pytest.approx(float(case["walk_dot"]), rel=1e-13)
-    assert profile.walk_inner_product(*b, *a) == profile.walk_inner_product(*a, *b)
+    assert profile.walk_inner_product(*b, *a) == pytest.approx(profile.walk_inner_product(*a, *b), rel=1e-14)
 
 
 def test_inner_products_broadcast_to_a_matrix():
