@@ -35,6 +35,8 @@ it all again:
 
 {commands}
 
+{note}
+
 ## An update
 
 Every package takes the same model into one average, or into two. The floor is what memory allows if averages go one
@@ -113,7 +115,7 @@ def scaling(results: Results) -> str:
     return "\n".join(lines)
 
 
-def document(measured: Results, rebuilt: Sequence[Results]) -> str:
+def document(measured: Results, rebuilt: Sequence[Results], note: str) -> str:
     threads = sorted({key.split()[1] for key in next(iter(measured.values())) if key.startswith("update")})
     added = [
         f"{name}: {m['memory']['an int']:.0f} and {m['memory']['a tensor']:.0f} MB" for name, m in measured.items()
@@ -123,6 +125,7 @@ def document(measured: Results, rebuilt: Sequence[Results]) -> str:
         torch=torch.__version__.split("+")[0],
         models="; ".join(f"{n}: {m['tensors']} tensors, {m['elements'] / 1e6:.1f} M" for n, m in measured.items()),
         commands="\n".join(line for line in (__doc__ or "").splitlines() if line.startswith("    python")),
+        note=note,
         updates="\n\n".join(updates(measured, threads)),
         memory=", ".join(added),
         snapshots=snapshots(measured),
@@ -132,17 +135,22 @@ def document(measured: Results, rebuilt: Sequence[Results]) -> str:
         scaling="\n\n".join(scaling(each) for each in rebuilt if each["scaling"]),
     )
     return (
-        "\n\n".join(block if block[:1] in "<#| " else fill(block, 119) for block in page.split("\n\n")).rstrip() + "\n"
+        "\n\n".join(
+            block if block[:1] in "<#| " else fill(block, 119) for block in page.split("\n\n") if block
+        ).rstrip()
+        + "\n"
     )
 
 
 @click.command()
 @click.argument("updates_json", type=click.Path(exists=True, path_type=Path))
 @click.argument("reconstruct_json", nargs=-1, type=click.Path(exists=True, path_type=Path))
+@click.option("--note", default="", help="What a reader should know of this run, such as other work on the machine.")
 @click.option("--output", type=click.Path(path_type=Path), help="Print it unless given.")
-def main(updates_json: Path, reconstruct_json: tuple[Path, ...], output: Path | None) -> None:
+def main(updates_json: Path, reconstruct_json: tuple[Path, ...], note: str, output: Path | None) -> None:
     """Write the page from the JSON of the benchmarks."""
-    text = document(json.loads(updates_json.read_text()), [json.loads(path.read_text()) for path in reconstruct_json])
+    rebuilt = [json.loads(path.read_text()) for path in reconstruct_json]
+    text = document(json.loads(updates_json.read_text()), rebuilt, note)
     if output:
         output.write_text(text, encoding="utf-8")
     else:
