@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 
 from .obstacles import Refusal
 from .scope import Scope
-from .script import Script
+from .script import Loop, Script
 from .tree import expressions, within
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 def left_unbound(script: Script, block: list[ast.stmt], scope: Scope, spared: set[int]) -> Refusal | None:
@@ -23,7 +26,7 @@ def left_unbound(script: Script, block: list[ast.stmt], scope: Scope, spared: se
         if name.isidentifier() and all(id(item.statement) in inside for item in bindings)
     }
     loop = script.loop(block[0])
-    if not mine or loop is None:
+    if not mine or loop is None or not _is_written_outside(script, block, loop, mine):
         return None
     for node in within(loop.body):
         if id(node) in spared or id(node) in inside:
@@ -35,6 +38,16 @@ def left_unbound(script: Script, block: list[ast.stmt], scope: Scope, spared: se
                 f"the first update is skipped it has none. Give `{name}` a value before the loop",
             )
     return None
+
+
+def _is_written_outside(script: Script, block: list[ast.stmt], loop: Loop, names: set[str]) -> bool:
+    """Whether a name stands in the text of the loop around the block. Spares most blocks the search in the tree."""
+    source = script.source
+    start, end = source.span(loop)
+    spans = [source.span(node) for node in block]
+    begins, ends = [start, *(span[1] for span in spans)], [*(span[0] for span in spans), end]
+    text = " ".join(source.text[begin:end] for begin, end in zip(begins, ends, strict=True))
+    return not text.isascii() or not names.isdisjoint(_WORD.findall(text))  # Python normalises other letters
 
 
 def _reads(node: ast.stmt, names: set[str]) -> Iterable[str]:
