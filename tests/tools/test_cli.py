@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -381,3 +382,16 @@ def test_the_package_works_under_another_name(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "")
     assert json.loads(done.stdout)["totals"]["rewritten"] == 1
+
+
+@pytest.mark.processes
+@pytest.mark.xdist_group("cli")
+def test_without_what_it_needs_it_says_what_to_install():
+    command = [sys.executable, "-S", "-m", "tools", "report", "x.py"]  # -S: nothing that pip installed
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    folder = Path(tools.__file__).parent.parent
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "has no `click`" in done.stderr
+    assert "pip install '.[tools]'" in done.stderr

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 
-from tools import report, series
+from tools import catalog, report, series
 from tools.checkout import GitTree
+from tools.cli import main
 from tools.errors import CannotRun
-from tools.generate import generate
+from tools.generate import export, generate, open_source
 
 
 @pytest.fixture
@@ -40,6 +45,39 @@ def test_notes_name_the_places_and_quote_no_line_of_the_upstream(files):
         assert line not in notes
         assert line not in files["report.json"].decode()
     assert series.removed_lines(files) == {"line 20", "beta"}
+
+
+def generating(notes: bytes) -> list[str]:
+    """The command by which NOTES.md says that its series is made, without the program's name."""
+    (line,) = re.findall(r"^    python -m tools (generate .*)$", notes.decode(), re.MULTILINE)
+    return line.split()
+
+
+@pytest.mark.parametrize("is_pinned", [True, False])
+@pytest.mark.parametrize("distribution", ["", "sample"])
+def test_the_command_in_the_notes_makes_the_same_series(sample, tmp_path, monkeypatch, distribution, is_pinned):
+    repo, row = sample
+    row = replace(row, distribution=distribution)  # a release has no commit that could be its base
+    if not is_pinned:
+        repo.commit({"other.txt": b"new"})
+    monkeypatch.setattr(catalog, "find", lambda name: row)
+    with open_source(row, repo.root, "HEAD") as tree:
+        folder = export(generate(row, tree, "first"), tmp_path / "first")
+    words = generating((folder / "NOTES.md").read_bytes())
+    command = [str(repo.root) if word == "CHECKOUT" else word for word in words]
+    result = CliRunner().invoke(main, [*command, "--out", str(tmp_path / "second")])
+    assert result.exit_code == 0, result.output
+    assert series.read(Path(result.stdout.splitlines()[-1])) == series.read(folder)
+
+
+def test_the_notes_of_a_release_name_no_checkout(sample):
+    repo, row = sample
+    with GitTree(repo.root, "HEAD", row.base) as tree:
+        made = generate(row, tree, "first")
+        released = SimpleNamespace(base="1.2", is_exact=True, date=tree.date, read=tree.read, mode=tree.mode)
+        row = replace(row, distribution="sample", base="1.2")
+        notes = series.render(row, released, made.series, context=0)["NOTES.md"]
+    assert generating(notes) == ["generate", "sample", "--series", "first"]
 
 
 def test_a_sound_series_has_no_faults(files):

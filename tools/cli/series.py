@@ -26,7 +26,10 @@ source_option = click.option(
     "package index, the checkout named by DIFFUSERS_CHECKOUT, or a fetch of the pinned commit.",
 )
 base_option = click.option(
-    "--base", metavar="REV", help="The commit or release to start from. Default: the pinned one."
+    "--base",
+    metavar="REV",
+    help="The commit or release to start from. Default: the pinned one; HEAD for a --source checkout of an upstream "
+    "that is pinned to a release (Transformers, Accelerate).",
 )
 series_option = click.option("--series", "name", metavar="NAME", help="Which series. Default: the upstream's first.")
 
