@@ -15,7 +15,7 @@ from . import epochs, ranks
 from .attempts import Attempts
 from .averages import Average, Averages
 from .deepspeed import count_engine_step, engine_of
-from .nonfinite import check_switch, guard_for
+from .nonfinite import check_switch, guard_for, said_without_scaler
 from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
 from .saving import CountsInCheckpoints, finish_saving, save_whole
 from .streak import check_limit
@@ -243,6 +243,7 @@ class Accelerator(accelerate.Accelerator):
         self._attempts = Attempts(self._prepared_optimizers, max_consecutive_skips)
         if skip_nonfinite:
             self._attempts.guard = guard_for(self)
+        self._attempts.said_without_scaler = said_without_scaler(self)
         self._counts_in_checkpoints = CountsInCheckpoints(self, self._attempts)
         self._count_new_optimizers()
 

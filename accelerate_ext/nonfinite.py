@@ -1,4 +1,4 @@
-"""A guard for bf16 and fp32 training, where no loss scale is in use: updates with non-finite gradients are skipped."""
+"""Training without a loss scale: the guard that skips non-finite gradients, and fp16 that nothing guards."""
 
 from __future__ import annotations
 
@@ -58,13 +58,31 @@ def check_switch(skip_nonfinite: object) -> None:
         raise TypeError(f"`skip_nonfinite` must be True or False, got {skip_nonfinite!r}")
 
 
+_ENGINES = (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
+
+
+def said_without_scaler(accelerator: accelerate.Accelerator) -> str | None:
+    """What to say once updates are made without a GradScaler although fp16 was asked for; None where it was not.
+
+    An engine keeps a loss scale of its own. Accelerate makes no scaler on a CPU, and tells nobody.
+    """
+    if accelerator.distributed_type in _ENGINES or accelerator.mixed_precision != "fp16":
+        return None
+    return (
+        f'`mixed_precision="fp16"` was asked for, but no GradScaler came of it on this device ({accelerator.device}): '
+        "the loss is not scaled, and an update whose gradients are not finite is applied, not skipped. Use "
+        '`skip_nonfinite=True`, or `mixed_precision="bf16"`, or set `accelerator.scaler` and '
+        "`accelerator.native_amp = True` before `prepare`"
+    )
+
+
 def check_guard(accelerator: accelerate.Accelerator) -> None:
     """Make sure that `skip_nonfinite` can do what it says.
 
     Raises: ValueError where the update is out of this package's hands.
     """
     kind = accelerator.distributed_type
-    if kind in (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM, DistributedType.XLA):
+    if kind in (*_ENGINES, DistributedType.XLA):
         raise ValueError(
             f"`skip_nonfinite` must be off with {kind.value}, whose engine makes the update itself; use its own "
             "overflow check"

@@ -160,6 +160,8 @@ class CountedOptimizer(AcceleratedOptimizer):
 
     def _step_and_tell(self, scaler: GradScaler | None, closure: Callable[[], Any] | None) -> Verdict:
         if scaler is None:
+            if self.attempts is not None:
+                self.attempts.warn_without_scaler()
             self._plain_step(closure)
             return Verdict(skipped=self._is_skipped_by_its_engine())
         if self.attempts is not None:
