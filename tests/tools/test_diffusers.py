@@ -18,6 +18,8 @@ from tools.check import State, check
 from tools.checkout import GitTree
 from tools.cli import main
 from tools.generate import generate
+from tools.rewrite import rewrite
+from tools.site import Outcome
 
 CHECKOUT = os.environ.get("DIFFUSERS_CHECKOUT", "")
 ROW = catalog.find("diffusers")
@@ -205,6 +207,30 @@ def test_patched_files_pass_upstreams_linter(made, clone, tmp_path):
     after = complaints()
     assert after[0] - before[0] == set()
     assert after[1] - before[1] == set()
+
+
+@pytest.mark.parametrize("name", ROW.series)
+def test_a_report_on_what_a_series_wrote_has_nothing_to_do_that_the_base_had_not(made, tree, name):
+    written = {
+        path: change.after
+        for part in made[name].chain
+        for patch in part.patches
+        for path, change in patch.changes.items()
+    }
+    assert written
+    for path, data in written.items():
+        before, again = rewrite(tree.read(path)), rewrite(data)
+        assert again.after == data, path
+        assert [site for site in again.sites if site.outcome is Outcome.REWRITTEN] == [], path
+        refused = [Counter(s.code for s in r.sites if s.outcome is Outcome.REFUSED) for r in (before, again)]
+        assert not refused[1] - refused[0], path
+
+
+def test_an_extended_budget_is_right(made):
+    for patch in made["budget"].series.patches:
+        for path, change in patch.changes.items():
+            found = [site.code for site in rewrite(change.after).sites if site.kind == "epoch budget"]
+            assert set(found) <= {"epoch-budget-already"}, path
 
 
 class TestFork:

@@ -8,6 +8,9 @@ from tools import catalog
 from tools import series as store
 from tools.checkout import GitTree
 from tools.generate import generate, prove
+from tools.rewrite import rewrite
+from tools.scripts import extend, gate
+from tools.site import Outcome
 
 ROW = catalog.find("diffusers")
 SCRIPT = b"""\
@@ -112,3 +115,43 @@ def test_a_second_run_finds_all_of_it_right(made, repo):
     assert [names(again, name) for name in ROW.series] == [[], [], [], []]
     sites = again["budget"].series.refused["examples/other/train_other.py"]
     assert [site.code for site in sites] == ["epoch-budget-already"]
+
+
+def test_a_report_on_the_output_of_a_series_finds_nothing_left_to_do(made):
+    refused = [site.code for site in rewrite(UNPREPARED).sites if site.outcome is Outcome.REFUSED]
+    assert refused
+    for one in made.values():
+        for part in one.chain:
+            for patch in part.patches:
+                for path, change in patch.changes.items():
+                    again = rewrite(change.after)
+                    assert again.after == change.after
+                    found = {site.outcome for site in again.sites}
+                    assert found <= {Outcome.RIGHT, Outcome.LEFT}, path
+
+
+BUDGETED = SCRIPT.replace(
+    b"    first_epoch = 0\n",
+    b"    first_epoch = 0\n    args.num_train_epochs = math.ceil(args.max_train_steps / num_updates)\n",
+)
+
+
+@pytest.mark.parametrize("spell", ["args.num_train_epochs", "num_epochs"])
+def test_a_budget_that_was_extended_is_not_said_to_end_short(spell):
+    script = BUDGETED.replace(b"args.num_train_epochs", spell.encode())
+    gated = gate(script).after
+    budgets = [
+        [(site.code, site.outcome, site.line) for site in rewrite(data).sites if site.kind == "epoch budget"]
+        for data in (gated, extend(gated).after)
+    ]
+    assert budgets == [
+        [("epoch-budget", Outcome.LEFT, 10)],
+        [("epoch-budget-already", Outcome.RIGHT, 10)],
+    ]
+
+
+def test_a_budget_of_another_loop_is_still_said_to_end_short():
+    other = BUDGETED.replace(b"def main", b"def other").replace(b"args.num_train_epochs", b"args.num_other_epochs")
+    data = extend(gate(BUDGETED).after).after + gate(other).after
+    found = [(site.code, site.line) for site in rewrite(data).sites if site.kind == "epoch budget"]
+    assert [code for code, _ in found] == ["epoch-budget-already", "epoch-budget"]

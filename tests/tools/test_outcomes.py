@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools.rewrite import Options, rewrite
+from tools.scripts import extend
 from tools.site import Outcome
 
 IDIOMS = Path(__file__).parent.parent / "idioms"
@@ -34,13 +35,17 @@ def test_the_report_and_the_changed_lines_are_the_recorded_ones(name, outcome):
     assert record.read_text(encoding="utf-8") == text
 
 
+@pytest.mark.parametrize("follow", [None, True, False])
 @pytest.mark.parametrize("name", LOOPS)
-def test_what_was_rewritten_is_not_refused_when_it_is_read_again(name):
-    options = Options(counted_optimizer=COUNTED.get(name))
+def test_what_the_tools_wrote_is_neither_rewritten_nor_refused_when_it_is_read_again(name, follow):
+    options = Options(counted_optimizer=COUNTED.get(name), follow_arguments=follow)
     once = rewrite(LOOPS[name].read_bytes(), options)
-    again = rewrite(once.after, options)
-    codes = [[site.code for site in result.sites if site.outcome is Outcome.REFUSED] for result in (once, again)]
-    assert set(codes[1]) <= set(codes[0])
+    known = {site.code for site in once.sites if site.outcome is Outcome.REFUSED}
+    for written in (once.after, extend(once.after).after):
+        again = rewrite(written, options)
+        assert again.after == written
+        assert [site for site in again.sites if site.outcome is Outcome.REWRITTEN] == []
+        assert {site.code for site in again.sites if site.outcome is Outcome.REFUSED} <= known
 
 
 def test_every_record_belongs_to_a_loop():

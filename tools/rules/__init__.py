@@ -16,6 +16,7 @@ from .keep_own_flag import keep_own_flag
 from .leave import leave
 from .refuse_guards import refuse_guards
 from .unclear_counters import unclear_counters
+from .warn_budgets import warn_budgets
 from .warn_counters import warn_counters
 from .warn_flags import warn_flags
 
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     leave,
     refuse_guards,
     unclear_counters,
+    warn_budgets,
     warn_counters,
     warn_flags,
 )

@@ -39,10 +39,9 @@ from bisect import bisect_right
 
 from ..site import Outcome, Site
 from ..source import Edit, Source
-from .epoch_loops import Budget, is_gated, is_plain, read_budget
+from .epoch_loops import START, Budget, is_extended, is_gated, is_plain, read_budget
 
 KIND = "epoch budget"
-START = "epoch_start_step"
 WIDTH = 119
 COMMENT = "# Skipped updates take further epochs: stop at the last step, or when a whole epoch applied nothing."
 
@@ -75,7 +74,7 @@ def _site(source: Source, loop: ast.For, code: str, outcome: Outcome, message: s
 def _refusal(source: Source, budget: Budget) -> tuple[str, Outcome, str] | None:
     """Why the loop stays as it is; None if it can be extended."""
     loop, stop = budget.loop, budget.stop
-    if any(isinstance(node, ast.Name) and node.id == START for node in ast.walk(loop)):
+    if is_extended(loop):
         return "epoch-budget-already", Outcome.RIGHT, "the loop runs until the updates are applied"
     if not is_gated(loop, budget.counter):
         return "epoch-budget-needs-gate", Outcome.REFUSED, "the counter must count applied updates first"

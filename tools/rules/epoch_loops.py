@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from ..source import Source
 
+START = "epoch_start_step"  # what the counter was when an epoch began, in a loop that takes further epochs
+
 
 @dataclass(frozen=True)
 class Budget:
@@ -54,3 +56,8 @@ def is_gated(loop: ast.For, counter: str) -> bool:
         and any(isinstance(part, ast.AugAssign) and ast.unparse(part.target) == counter for part in ast.walk(node))
         for node in ast.walk(loop)
     )
+
+
+def is_extended(loop: ast.For) -> bool:
+    """Whether a loop goes on already until the updates are applied."""
+    return any(isinstance(node, ast.Name) and node.id == START for node in ast.walk(loop))

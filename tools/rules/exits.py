@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import ast
 
+from ..loop.tree import within
 from ..work import Work
 
 
 def is_exit(node: ast.If) -> bool:
     """Whether all that an `if` does is to leave the iteration or the function."""
     return len(node.body) == 1 and isinstance(node.body[0], (ast.Continue, ast.Return))
+
+
+def ends_the_loop(node: ast.If) -> bool:
+    """Whether an `if` that holds is the last statement of its loop to run: it cannot come true there a second time."""
+    ends = isinstance(node.body[-1], (ast.Break, ast.Return, ast.Raise))
+    return ends and not any(isinstance(inner, ast.Continue) for inner in within(node.body))
 
 
 def lets_single_values_past(work: Work, test: ast.expr, counters: list[str]) -> bool:

@@ -21,7 +21,8 @@ After:
 A loop that accumulates runs such a test at every micro-batch; gated it runs once an update, also in runs without an
 overflow. Lines that log under the counter at every micro-batch are reported and stay.
 
-Refuses: tests above the step, which run before it is known whether the counter will move; tests with another arm.
+Refuses: tests above the step, which run before it is known whether the counter will move, unless they leave the loop
+and so cannot fire twice; tests with another arm.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ..loop.paths import State
 from ..loop.tree import within
 from ..source import Edit
 from ..work import Work
-from .exits import is_exit, lets_single_values_past
+from .exits import ends_the_loop, is_exit, lets_single_values_past
 from .logs import find_flag, gate_log
 
 _KIND = "trigger outside a block"
@@ -81,7 +82,7 @@ def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
     state = work.in_iteration(node)
     if state is None:
         before = work.flow.before[node]
-        loop = work.script.loop(node)
+        loop = None if ends_the_loop(node) else work.script.loop(node)
         if not before.is_after_step and before.sync is not False and loop is not None and work.traits.steps(loop):
             work.refuse(
                 node,

@@ -1,14 +1,13 @@
-"""What a person should know next to the rewrite: bounds, budgets and arithmetic that lean on a counter of updates.
+"""What a person should know next to the rewrite: bounds that lean on a counter, and counters above the step.
 
-What: `while` bounds and `range` loops on the counter, epoch budgets, resume arithmetic, progress bars of a
-fast-forward, counters that move before the step.
+What: `while` bounds and `range` loops on the counter, progress bars of a fast-forward, counters that move before the
+step.
 
-Why: a counter of applied updates can stand still. A loop that ends by it may not end if every update overflows; a
-budget of epochs may end a few updates short; a resumed run may see batches again.
+Why: a counter of applied updates can stand still. A loop that ends by it may not end if every update overflows.
 
 Before:
 
-    num_train_epochs = math.ceil(max_train_steps / num_update_steps_per_epoch)
+    while global_step < max_train_steps:
 
 After: the same.
 
@@ -23,62 +22,17 @@ import re
 from ..loop import names
 from ..loop.names import key
 from ..loop.obstacles import Refusal
-from ..loop.tree import expressions, is_loop, within
+from ..loop.tree import is_loop, within
 from ..work import Work
 
-_BUDGET = re.compile(r"ceil\s*\(")
-_STEPS = re.compile(r"max\w*_?steps|total\w*_?(steps|updates)")
 _BOUNDS = (re.compile(r"while\b"), re.compile(r"range\b"))
 
 
 def warn_counters(work: Work) -> None:
     """Report what leans on the counters."""
     if work.flow.steps:
-        _budgets(work)
         _bounds(work)
         _early_counters(work)
-
-
-def _budgets(work: Work) -> None:
-    for node in work.script.statements_with(_BUDGET):
-        targets = [key(target) or "" for target in getattr(node, "targets", ())]
-        text = work.layout.text(node)
-        if any("epoch" in target for target in targets) and _STEPS.search(text):
-            short = f"epoch budget `{text}`: with k skipped updates the run can end k updates short"
-            work.warn(node, "epoch budget", "epoch-budget", short)
-    _resume_arithmetic(work)
-
-
-def _resume_arithmetic(work: Work) -> None:
-    """Places in the data that are computed from a counter; what is only shown is none."""
-    counters = work.counters()
-    words = sorted({rf"{re.escape(names.last(who.key))}\W*//" for who in counters})
-    for node in work.script.statements_with(*map(re.compile, words)):
-        divisions = [item for item in expressions(node) if isinstance(item, ast.BinOp)]
-        counted = [item.left for item in divisions if isinstance(item.op, ast.FloorDiv)]
-        scope = work.script.places[node].scope
-        if (
-            isinstance(node, ast.Assign)
-            and any(work.names_of(scope, counters, left) for left in counted)
-            and not _is_only_shown(work, node)
-        ):
-            text = f"`{work.layout.text(node)}`: after a skipped update the data position is ahead "
-            advice = "of the counter; a resume replays batches unless attempts are saved too"
-            work.warn(node, "resume arithmetic", "resume-arithmetic", text + advice)
-
-
-def _is_only_shown(work: Work, node: ast.Assign) -> bool:
-    """Whether what a statement computes goes into logs and messages and nowhere else."""
-    targets = [target.id for target in node.targets if isinstance(target, ast.Name)]
-    if len(targets) != len(node.targets):
-        return False
-    words = [re.compile(names.word_pattern(name)) for name in targets]
-    readers = [
-        inner
-        for inner in work.script.statements_with(*words)
-        if inner is not node and any(isinstance(item, ast.Name) and item.id in targets for item in expressions(inner))
-    ]
-    return bool(readers) and all(work.traits.shows(inner) for inner in readers)
 
 
 def _bounds(work: Work) -> None:

@@ -2,6 +2,9 @@
 
 import pytest
 
+from tools.rewrite import rewrite
+from tools.site import Outcome
+
 GATE = "accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped"
 COUNT = "if accelerator.sync_gradients:\n    global_step += 1\n"
 COUNTED = f"if {GATE}:\n    global_step += 1\n"
@@ -83,3 +86,41 @@ def test_a_log_that_asks_a_flag_itself_is_not_said_to_run_at_every_batch(loop):
     codes = loop.codes(body + "accelerator.log({}, step=global_step) if accelerator.sync_gradients else None")
     assert "held-log" not in codes
     assert "expression-gated" in codes
+
+
+EPOCHS = """\
+from accelerate import Accelerator
+
+
+def main(loader, args, model, optimizer):
+    accelerator = Accelerator(gradient_accumulation_steps=args.steps)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    global_step, start = 0, -1
+    for epoch in range(args.epochs + args.max_train_steps):
+        HEAD
+        for batch in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(batch))
+                optimizer.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                global_step += 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("head", "is_trigger"),
+    [
+        ("if global_step >= args.max_train_steps or (epoch >= args.epochs and global_step == start): break", False),
+        ("if global_step == args.max_train_steps: break", False),
+        ("if global_step == args.max_train_steps: return save()", False),
+        ("if global_step == args.max_train_steps: raise Done", False),
+        ("if global_step % 9 == 0: save(); break", False),
+        ("if global_step % 9 == 0: save()", True),
+    ],
+)
+def test_what_leaves_the_loop_above_the_step_cannot_fire_twice(head, is_trigger):
+    result = rewrite(EPOCHS.replace("HEAD", head).encode())
+    codes = [site.code for site in result.sites if site.outcome is Outcome.REFUSED]
+    assert codes == (["trigger-before-step"] if is_trigger else [])
+    assert b"not accelerator.optimizer_step_was_skipped" in result.after
