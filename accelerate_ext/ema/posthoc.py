@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ class PostHocEMA(Average):
         sigma_rel: widths of the averages, as fractions of training; one or several, at most 0.2887 each. Taken from
             the plan unless given.
         plan: when to write snapshots; `update` then writes them into `directory`, and needs a `t` on the host. Its
-            first call makes the folder, or raises SnapshotError for one that holds snapshots of another run.
+            first call makes the folder, or raises SnapshotError for one that holds snapshots of another run. Beyond
+            the plan's last time nothing is written, which is said once.
         set_aside: with a plan, move snapshots of other runs to `set-aside` in the folder, where they are refused else.
         snapshot_dtype: of the snapshots: float32, bfloat16 or float16. That of the plan unless given, else float32.
         run: identity of the run, by which its snapshots are known; made up unless given, and kept by `state_dict`.
@@ -75,6 +77,7 @@ class PostHocEMA(Average):
             self.run = distributed.from_first(self.run)
         self._reached = 0
         self._claimed: set[Path] = set()
+        self._may_outlast_plan = plan is not None
 
     def averages(self, sigma_rel: float | None = None) -> dict[str, torch.Tensor]:
         if sigma_rel is not None and sigma_rel not in self.sigma_rel:
@@ -94,6 +97,10 @@ class PostHocEMA(Average):
             self._claim(self._directory, self._set_aside)  # a folder that is in use is told now, not hours later
             if self._plan.is_due(before, self.t):
                 self.snapshot(self._directory)
+            elif self._may_outlast_plan and self._plan.times[-1] <= before < self.t:
+                self._may_outlast_plan = False
+                if distributed.rank() == 0:
+                    warnings.warn(_outlasted(self._plan, self.t), stacklevel=2)
         return None
 
     update.__doc__ = Average.update.__doc__
@@ -205,6 +212,14 @@ class PostHocEMA(Average):
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"sigma_rel": list(self.sigma_rel)}
+
+
+def _outlasted(plan: Plan, t: int) -> str:
+    return (
+        f"the plan ends at {plan.times[-1]} and training goes on, to {t} so far: no snapshot is written from here on, "
+        f"and no average can be built that ends later than {plan.times[-1]}. Call `snapshot` at the end of the run, "
+        "and make the plan of the next run for all of its updates"
+    )
 
 
 def _widths(sigma_rel: float | Iterable[float] | None, plan: Plan | None) -> tuple[float, ...]:

@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -384,6 +385,28 @@ def test_a_planned_time_between_two_late_updates_is_written_at_the_second(tmp_pa
     for step in (30, 60, 90, 120):
         ema.update(step)
     assert [snapshot.t for snapshot in list_snapshots(tmp_path)] == [60, 120]
+
+
+def test_training_beyond_its_plan_is_said_once(tmp_path):
+    ema = PostHocEMA(Net(), 0.10, plan=plan(10, 2, sigma_rel=(0.10,)), directory=tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for t in (*range(1, 11), 10, 10):
+            ema.update(t)
+    with pytest.warns(UserWarning, match=r"plan ends at 10 and training goes on, to 11 .*`snapshot`") as said:
+        for t in (11, 12, 20):
+            ema.update(t)
+    assert len(said) == 1 and said[0].filename == __file__
+    assert max(snapshot.t for snapshot in list_snapshots(tmp_path)) == 10
+
+
+def test_a_last_update_that_steps_over_the_end_of_the_plan_is_no_training_beyond_it(tmp_path):
+    ema = PostHocEMA(Net(), 0.10, plan=plan(100, 2, sigma_rel=(0.10,)), directory=tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for t in range(16, 113, 16):  # images, by batches
+            ema.update(t)
+    assert max(snapshot.t for snapshot in list_snapshots(tmp_path)) == 112
 
 
 def test_a_plan_needs_a_directory_and_steps_on_the_host(tmp_path):
