@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from .command_options import WIDTH, as_json, fit_kind, options_of, report, sources, step, wanted
-from .profile import check_sigma_rel
+from .profile import MAX_SIGMA_REL, check_sigma_rel
 from .reconstruct import DTYPES
 from .reconstruct import reconstruct as build
 from .sweep import GRID
@@ -65,7 +65,7 @@ def reconstruct(
 
 @click.command(short_help="Measure a metric over widths, find the best.")
 @sources
-@click.option("--metric", required=True, help="Command with {path} in it, whose last line of output is a number.")
+@click.option("--metric", required=True, help="Command whose last line of output is a number.")
 @click.option("--results", required=True, type=click.Path(path_type=Path), help="JSON file; goes on where it stopped.")
 @click.option("--csv", "csv_path", type=click.Path(path_type=Path), help="Also write a table.")
 @click.option("--sigma-rel", "-s", type=WIDTH, multiple=True, default=GRID, help="Width to measure; repeat for more.")
@@ -87,7 +87,15 @@ def sweep(
     as_json: bool,
     **chosen: Any,
 ) -> None:
-    """Measure a metric over a range of widths and find the best one."""
+    """Measure a metric over a range of widths and find the best one.
+
+    The command of --metric is run for each average. In it {path} becomes the file of the average, and {sigma_rel}
+    its width:
+
+    \b
+        accelerate-ext ema sweep run/ema --results sweep.json
+            --metric "python evaluate.py --weights {path} --name ema-{sigma_rel}"
+    """
     options, widths = options_of(chosen), chosen.pop("sigma_rel")
     got = measure_all(inputs, metric, results, widths, fit=kind, options=options, progress=not as_json, **chosen)
     if csv_path:
@@ -97,11 +105,15 @@ def sweep(
         click.echo(json.dumps(got.to_dict()))
         return
     for point in got.points:
-        click.echo(f"{point.sigma_rel:>8g}  {point.value:>14.6g}  (predicted error {point.predicted_error:.2g})")
+        click.echo(f"{point.sigma_rel:>8g}  {point.value:>14.6g}  (expected error {point.predicted_error:.2g})")
     if best := got.best():
-        is_measured = any(point.sigma_rel == best[0] for point in got.points)
-        how = "measured" if is_measured else "estimated by a parabola through the points around it"
+        how = "estimated by a parabola through the points around it" if got.is_estimated else "measured"
         click.echo(f"best: sigma_rel {best[0]:.4f}, value {best[1]:.6g} ({how})")
+    if got.edge:
+        click.echo(
+            f"that is the {got.edge} width measured: the optimum may lie outside of the range. Widen it: call this "
+            f"again with more of --sigma-rel (up to {MAX_SIGMA_REL:.4f})"
+        )
 
 
 def _widths(given: tuple[str, ...]) -> dict[str, float]:

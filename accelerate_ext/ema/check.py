@@ -27,8 +27,9 @@ ROUNDING = 1e-3
 class Check:
     """How close a stored average is to what the others make of it.
 
-    Both errors are fractions of the distance between the average and the model's own weights at that step, which the
-    drift of the stored weights gives. ``relative_difference`` is the distance from the stored average over its norm.
+    ``predicted_error`` is the expected error. It and the measured one are fractions of the distance between the
+    average and the model's own weights at that step, which the drift of the stored weights gives.
+    ``relative_difference`` is the distance from the stored average over its norm.
     """
 
     source: Source

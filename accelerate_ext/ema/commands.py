@@ -111,7 +111,7 @@ def info(inputs: tuple[Path, ...], as_json: bool, **chosen: Any) -> None:
 @wanted
 @step
 @fit_kind
-@click.option("--max-error", type=float, help="Exit with 1 if a predicted error is above this.")
+@click.option("--max-error", type=float, help="Exit with 1 if an expected error is above this.")
 @as_json
 def fit(
     inputs: tuple[Path, ...],
@@ -142,7 +142,7 @@ def fit(
 @step
 @click.option("--sigma-rel", "-s", type=WIDTH, help="Width of the stored average to rebuild.  [default: the widest]")
 @fit_kind
-@click.option("--tolerance", type=float, help="Largest error that passes.  [default: 4 times the predicted one]")
+@click.option("--tolerance", type=float, help="Largest error that passes.  [default: 4 times the expected one]")
 @as_json
 def check(
     inputs: tuple[Path, ...], step: float | None, kind: Any, tolerance: float | None, as_json: bool, **chosen: Any
@@ -156,7 +156,7 @@ def check(
     else:
         click.echo(f"{got.source.path}, rebuilt from the others")
         click.echo(
-            f"error {got.measured_error:.3g}, predicted {got.predicted_error:.3g} (of the distance from the model)"
+            f"error {got.measured_error:.3g}, expected {got.predicted_error:.3g} (of the distance from the model)"
         )
         click.echo(f"difference {got.relative_difference:.3g} of the norm of the weights")
     raise click.exceptions.Exit(int(not got.measured_error <= (got.bound if tolerance is None else tolerance)))

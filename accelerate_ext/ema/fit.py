@@ -7,7 +7,7 @@ Two measures of closeness, both linear least squares with closed-form matrices:
 - ``"profile"``: the squared difference of the averaging profiles is minimised, as in arXiv:2312.02696, appendix C.
   That treats the steps of the run as unrelated, and lets the sum of the weights drift from 1 where the fit is poor.
 
-Whichever measure is used, the error that is predicted is that of weights that walk at random, as a fraction of the
+Whichever measure is used, the error to expect is that of weights that walk at random, as a fraction of the
 distance between the wanted average and the weights of the model at the same step. Before a run the walk is taken to be
 equally fast all the time; afterwards ``Pace`` says how fast it was at each part of the run.
 """
@@ -44,8 +44,8 @@ class Fit:
 
     Shapes: ``weights`` (I, O); ``total``, ``predicted_error``, ``profile_residual``, ``effective_sigma_rel`` (O,).
 
-    ``predicted_error`` is the expected distance from the average that would have been kept during the run, over the
-    distance of that average from the model's own weights; rounding of the stored values is included.
+    ``predicted_error`` is the expected error: the distance to expect from the average that would have been kept during
+    the run, over the distance of that average from the model's own weights; rounding of the stored values is included.
     ``profile_residual`` is the relative L2 distance of the profiles (nan where a plain checkpoint has weight), and
     ``effective_sigma_rel`` the width of the profile that the sum really has (nan where that profile has no width).
     """
@@ -78,7 +78,7 @@ def fit(
         noise: variance of the rounding of each stored value, over the variance that the weights move by a step.
         offset: mean square of the weights themselves in that unit, which counts where the fit does not add up to 1.
         sum_to_one: whether the weights have to add up to 1; as the paper has it unless given (walk: yes, profile: no).
-        pace: how fast the weights moved when, for the predicted error alone; equally fast unless given.
+        pace: how fast the weights moved when, for the expected error alone; equally fast unless given.
 
     Shapes: t_in, gamma_in, noise (I,) or scalar; t_out, gamma_out (O,) or scalar.
     Units: t in applied steps.

@@ -11,6 +11,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import torch
+
 Metric = Callable[[Path], float] | str | Sequence[str]
 
 
@@ -79,7 +81,7 @@ def _call(function: Callable[[Path], float], path: Path) -> float:
         raise MetricError(f"the metric of {path}: {type(error).__name__}: {error}") from error
     try:
         if not isinstance(value, str):
-            return float(value)
+            return float(value.detach() if isinstance(value, torch.Tensor) else value)
     except (TypeError, ValueError, RuntimeError):  # a tensor of several elements is the last
         pass
     raise MetricError(f"the metric must return a number, it returned {value!r}")

@@ -69,7 +69,7 @@ class _Aim:
 
     def plan(self, times: tuple[int, ...], kept: tuple[float, ...]) -> Plan:
         rounding = ROUNDING[self.dtype] / self.distance
-        return Plan(times, kept, predicted_errors(times, kept, self.widths, rounding), self.dtype)
+        return Plan(times, kept, expected_errors(times, kept, self.widths, rounding), self.dtype)
 
 
 def plan(
@@ -157,7 +157,7 @@ def _best(aim: _Aim, count: int, candidates: list[tuple[float, ...]]) -> Plan:
     return min(plans, key=lambda made: made.worst_error)
 
 
-def predicted_errors(
+def expected_errors(
     times: Sequence[int], sigma_rel: Sequence[float], widths: Sequence[float], rounding: float = 0.0
 ) -> dict[float, float]:
     """Expected error of each width, built at the last time from snapshots of every average at all times.

@@ -32,7 +32,9 @@ def plot_profiles(sigma_rel: Sequence[float]) -> Figure:
     for width in sigma_rel:
         gamma = gamma_from_sigma_rel(width)
         axes.plot(tau, density(tau, 1, gamma), label=f"{width:g} (gamma {gamma:.2f})")
-    axes.set(xlabel="part of training", ylabel="weight", title="Averaging profiles", xlim=(0, 1), ylim=(0, None))
+    axes.set(
+        xlabel="part of training", ylabel="weight (area 1)", title="Averaging profiles", xlim=(0, 1), ylim=(0, None)
+    )
     axes.legend(title="sigma_rel")
     return figure
 
@@ -48,7 +50,7 @@ def plot_fit(result: Reconstruction) -> Figure:
             weight * cumulative(steps, source.t, source.gamma)
             for weight, source in zip(result.weights[:, column], result.sources, strict=True)
         )
-        (line,) = upper.plot(steps, built, label=f"{width:g}: error {result.predicted_error[column]:.2g}")
+        (line,) = upper.plot(steps, built, label=f"{width:g}: expected error {result.predicted_error[column]:.2g}")
         upper.plot(steps, wanted, linestyle=":", color="black", linewidth=1)
         lower.plot(steps, built - wanted, color=line.get_color())
     upper.set(ylabel="weight up to the step", title=f"Fit ({result.fit}); dotted: asked for")
@@ -71,7 +73,7 @@ def plot_errors(
     for width, line in zip(wanted, np.array(errors).T, strict=True):
         if line.any():  # a stored width has no error
             axes.plot(counts, line, marker="o", label=f"{width:g}")
-    axes.set(xscale="log", yscale="log", xlabel="snapshots", ylabel="expected error")
+    axes.set(xscale="log", yscale="log", xlabel="snapshots of each width", ylabel="expected relative error")
     axes.set_xticks(list(counts), [str(count) for count in counts])
     axes.set_xticks([], minor=True)
     axes.set_title(f"Stored: sigma_rel {', '.join(f'{width:g}' for width in stored)}")
@@ -94,10 +96,21 @@ def plot_sweeps(sweeps: Sequence[Sweep], metric: str = "metric") -> Figure:
     axes.set(
         xlabel="sigma_rel",
         ylabel=metric,
-        title="Star: the best width, by a parabola through the points around it",
+        title=_title(sweeps),
     )
     axes.legend()
     return figure
+
+
+def _title(sweeps: Sequence[Sweep]) -> str:
+    """What the stars are."""
+    found = [each for each in sweeps if each.best() is not None]
+    if all(each.is_estimated for each in found):
+        return "Star: the best width, by a parabola through the points around it"
+    text = "Star: the best width measured"
+    if any(each.is_estimated for each in found):
+        text = "Star: the best width, by a parabola where points surround it"
+    return text + (";\nat an end of a line the best one may lie outside" if any(each.edge for each in found) else "")
 
 
 def save(figure: Figure, path: str | Path) -> Path:
@@ -115,7 +128,10 @@ def _figure(rows: int = 1, **options: Any) -> tuple[Figure, Any]:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ImportError("plots need matplotlib; install it, or this package as accelerate-ext[plot]") from error
+        raise ImportError(
+            "plots need matplotlib: install it, or this package with the extra `plot`, which is "
+            '`pip install "accelerate-ext[plot]"`, and in a clone `pip install ".[plot]"`'
+        ) from error
     figure = Figure(figsize=(7, 4.5 if rows == 1 else 6), layout="constrained", dpi=120)
     axes = figure.subplots(rows, **options)
     for each in np.atleast_1d(axes):

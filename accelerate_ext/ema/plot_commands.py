@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,5 +59,13 @@ def errors(stored: tuple[float, ...], sigma_rel: tuple[float, ...], output: Path
 @click.option("--metric", default="metric", show_default=True, help="Name of the axis.")
 @output
 def sweep(results: tuple[Path, ...], metric: str, output: Path) -> None:
-    """A metric over widths, a line for each file of results (each learning rate, say), with the best widths."""
-    click.echo(figures.save(figures.plot_sweeps([Sweep.load(path) for path in results], metric), output))
+    """A metric over widths, a line for each file of results (each learning rate, say), with the best widths.
+
+    A line is named by the --label of its sweep, else by its file.
+    """
+    names = [path.stem for path in results]
+    if len(set(names)) < len(names):  # as with one name in several folders
+        names = [str(path.with_suffix("")) for path in results]
+    loaded = [Sweep.load(path) for path in results]
+    named = [replace(each, label=each.label or name) for each, name in zip(loaded, names, strict=True)]
+    click.echo(figures.save(figures.plot_sweeps(named, metric), output))

@@ -58,14 +58,14 @@ def reconstruct(
         output: one ``.safetensors`` file; a folder for several; in memory unless given.
         dtype: of the averaged tensors in the result.
         widths: sigma_rel for tensors whose names match a pattern, in place of the wanted one.
-        force: go on although the predicted error is above 50 %.
+        force: go on although the expected error is above 50 %.
         dry_run: say what it would cost and give; nothing is read but headers and samples, nothing is written.
 
     Raises: SnapshotError naming the file, ReconstructionError, FileExistsError, OSError where there is no space, and
         ValueError; nothing is replaced then.
-    Warns: ReconstructionWarning if the predicted error is above 5 %.
+    Warns: ReconstructionWarning if the expected error is above 5 %.
     """
-    targets, kept_dtype = _targets(sigma_rel), _dtype(dtype)
+    targets, kept_dtype, step = _targets(sigma_rel), _dtype(dtype), _step(step)
     sources = find_sources(inputs, options)
     with prepare(sources, end_of(sources, step), list(map(gamma_from_sigma_rel, targets)), fit, widths) as prepared:
         job = _Job(prepared, kept_dtype, targets, workers or min(8, os.cpu_count() or 1), progress)
@@ -199,6 +199,14 @@ def _targets(sigma_rel: float | Sequence[float]) -> tuple[float, ...]:
     if not targets or len(set(targets)) != len(targets):
         raise ValueError(f"`sigma_rel` must be one or more different widths, got {list(targets)}")
     return targets
+
+
+def _step(step: float | None) -> float | None:
+    if step is not None and not 0 < step < math.inf:  # also refuses nan
+        raise ValueError(
+            f"`step` must be a finite number of applied steps above 0, or None for the last one stored, got {step}"
+        )
+    return step
 
 
 def _dtype(name: str) -> torch.dtype:

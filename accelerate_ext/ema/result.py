@@ -32,7 +32,8 @@ class Reconstruction:
     """What was built, or for a dry run would be, and how close to expect it to the averages that were asked for.
 
     Shapes: ``weights`` (I, O), rows in the order of ``sources``. Other tuples have an entry for each wanted average.
-    ``predicted_error`` is a fraction of the distance between the average and the model's own weights at that step.
+    ``predicted_error`` is the expected error, as a fraction of the distance between the average and the model's own
+    weights at that step.
     ``tensors`` holds the results where no output was asked for.
     """
 
@@ -85,7 +86,7 @@ class Reconstruction:
 def judge(result: Reconstruction, force: bool) -> None:
     """Warns about results that are expected to be visibly off, and refuses those that are expected to be far off.
 
-    Raises: ReconstructionError if any predicted error is above 50 %, unless ``force``.
+    Raises: ReconstructionError if any expected error is above 50 %, unless ``force``.
     """
     expected = [(f"{width:g}", error) for width, error in zip(result.sigma_rel, result.predicted_error, strict=True)]
     expected += [(f"{width:g} ({name})", result.width_errors[name]) for name, width in result.widths.items()]
@@ -94,11 +95,11 @@ def judge(result: Reconstruction, force: bool) -> None:
     advice = "of the distance between the average and the model itself; more or denser snapshots lower it"
     if far and not force:
         raise ReconstructionError(
-            f"the predicted error must not be above {REFUSE_ABOVE:.0%}, it is {', '.join(far)} {advice}. Choose a "
+            f"the expected error must not be above {REFUSE_ABOVE:.0%}, it is {', '.join(far)} {advice}. Choose a "
             "width or a step nearer to the stored ones, or go on all the same (force=True, --force)"
         )
     if off:
-        warnings.warn(f"predicted error for {', '.join(off)} {advice}", ReconstructionWarning, stacklevel=3)
+        warnings.warn(f"expected error for {', '.join(off)} {advice}", ReconstructionWarning, stacklevel=3)
 
 
 def _width(gamma: float) -> float | None:

@@ -32,11 +32,12 @@ POINTS_OF_THE_FIT = 5
 REACH_OF_THE_FIT = 2.0  # a metric is much like a parabola this far from the best width, as a factor, and not farther
 
 Direction = Literal["min", "max"]
+Edge = Literal["smallest", "largest", "only"]
 
 
 @dataclass(frozen=True)
 class Point:
-    """The metric at one width; nan where it gave no finite number."""
+    """The metric at one width, nan where it gave no finite number, and the expected error of that average."""
 
     sigma_rel: float
     value: float
@@ -72,6 +73,22 @@ class Sweep:
                 return float(top.sigma_rel * math.exp(at)), float(sign * (level - slope**2 / (4 * curve)))
         return top.sigma_rel, top.value
 
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the best width lies between measured ones, where the parabola has its optimum."""
+        best = self.best()
+        return best is not None and all(point.sigma_rel != best[0] for point in self.points)
+
+    @property
+    def edge(self) -> Edge | None:
+        """Which end of the measured widths the best one is: the optimum may lie outside of them. None inside."""
+        best, widths = self.best(), [point.sigma_rel for point in self.points if math.isfinite(point.value)]
+        if best is None or min(widths) < best[0] < max(widths):
+            return None
+        if len(widths) == 1:
+            return "only"
+        return "smallest" if best[0] == min(widths) else "largest"
+
     def with_point(self, point: Point) -> Sweep:
         """This sweep with one measurement more."""
         return replace(self, points=tuple(sorted((*self.points, point), key=lambda p: p.sigma_rel)))
@@ -92,7 +109,7 @@ class Sweep:
                 }
                 for point in self.points
             ],
-            "best": None if best is None else {"sigma_rel": best[0], "value": best[1]},
+            "best": None if best is None else {"sigma_rel": best[0], "value": best[1], "edge": self.edge},
         }
 
     def to_csv(self) -> str:
@@ -153,7 +170,7 @@ def sweep(
             is kept as missing, and not measured again.
         results: JSON file that is replaced after every measurement.
         folder: where the averages are built, ``batch`` at once, and left if ``keep``; beside ``results`` unless given.
-        force: also measure widths whose predicted error is above 50 %; these are left out otherwise.
+        force: also measure widths whose expected error is above 50 %; these are left out otherwise.
 
     Raises: MetricError if the metric fails; SnapshotError if ``results`` is of another sweep.
     Warns: ReconstructionWarning naming widths that are left out.
@@ -176,7 +193,7 @@ def sweep(
 
 def _build(inputs: Inputs, widths: Sequence[float], **chosen: Any) -> Reconstruction:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReconstructionWarning)  # the predicted errors are part of the results
+        warnings.simplefilter("ignore", ReconstructionWarning)  # the expected errors are part of the results
         return reconstruct(inputs, widths, force=True, overwrite=True, **chosen)
 
 
@@ -188,7 +205,7 @@ def _missing(done: Sweep, errors: Mapping[float, float], force: bool) -> list[fl
     if far:
         listed = ", ".join(f"sigma_rel {width:g} ({errors[width]:.0%})" for width in far)
         warnings.warn(
-            f"left out, with a predicted error above {REFUSE_ABOVE:.0%}: {listed}; measure them all the same with "
+            f"left out, with an expected error above {REFUSE_ABOVE:.0%}: {listed}; measure them all the same with "
             "force=True, --force",
             ReconstructionWarning,
             stacklevel=3,

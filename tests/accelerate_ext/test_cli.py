@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from accelerate_ext import cli
 from accelerate_ext.ema import profile
+from accelerate_ext.ema.sweep import Point, Sweep
 
 STEPS = 800
 
@@ -130,9 +131,9 @@ def test_reconstruct_gives_tensors_their_own_width(run, snapshots, tmp_path):
 
 def test_a_visible_error_is_a_warning_and_a_large_one_a_refusal(run, snapshots, tmp_path):
     code, _, err = run("reconstruct", snapshots, "-s", 0.02, "-o", tmp_path / "a.safetensors")
-    assert code == 0 and re.search(r"warning: predicted error for sigma_rel 0\.02: 1[5-9]\.\d%", err)
+    assert code == 0 and re.search(r"warning: expected error for sigma_rel 0\.02: 1[5-9]\.\d%", err)
     code, out, err = run("reconstruct", snapshots, "-s", 0.004, "-o", tmp_path / "b.safetensors")
-    assert (code, out) == (2, "") and "error: the predicted error must not be above 50%" in err
+    assert (code, out) == (2, "") and "error: the expected error must not be above 50%" in err
     assert run("reconstruct", snapshots, "-s", 0.004, "-o", tmp_path / "b.safetensors", "--force")[0] == 0
 
 
@@ -183,6 +184,36 @@ def test_sweep_measures_with_a_command_and_plots_compare_runs(run, snapshots, tm
     figure = tmp_path / "sweep.svg"
     assert run("plot", "sweep", tmp_path / "a.json", tmp_path / "b.json", "--metric", "FID", "-o", figure)[0] == 0
     assert figure.stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("sign", "edge"), [(1, "smallest"), (-1, "largest")])
+def test_sweep_says_where_the_best_width_may_lie_outside(run, snapshots, tmp_path, sign, edge):
+    command = f"{sys.executable} -c 'import sys; print({sign} * float(sys.argv[2]))' {{path}} {{sigma_rel}}"
+    widths = [item for width in (0.05, 0.1, 0.2) for item in ("-s", width)]
+    code, out, _ = run("sweep", snapshots, "--metric", command, "--results", tmp_path / "a.json", *widths)
+    assert code == 0 and "(measured)" in out
+    assert f"the {edge} width measured" in out and "may lie outside" in out and "--sigma-rel" in out
+
+
+def test_the_help_of_sweep_shows_what_is_filled_in_by_an_example(run):
+    out = run("sweep", "--help")[1]
+    assert '--metric "python evaluate.py --weights {path} --name ema-{sigma_rel}"' in out
+    assert "{path} becomes" in out
+
+
+@pytest.mark.parametrize("names", [("first.json", "second.json"), ("one/sweep.json", "two/sweep.json")])
+def test_sweeps_without_a_label_are_named_by_their_files(run, tmp_path, monkeypatch, names):
+    drawn = []
+    monkeypatch.setattr("accelerate_ext.ema.plot.save", lambda figure, path: drawn.append(figure) or path)
+    for name in names:
+        Sweep({}, (Point(0.1, 1.0, 0.0),)).save(tmp_path / name)
+    labelled = tmp_path / "x.json"
+    Sweep({}, (Point(0.1, 2.0, 0.0),), "lr 1e-3").save(labelled)
+    assert run("plot", "sweep", *(tmp_path / name for name in names), labelled, "-o", tmp_path / "a.svg")[0] == 0
+    named = [text.get_text() for text in drawn[0].axes[0].get_legend().get_texts()]
+    ends = [name.removesuffix(".json") for name in names]
+    assert all(label.endswith(end) for label, end in zip(named, [*ends, "lr 1e-3"], strict=True))
+    assert names[0] != "first.json" or named == ["first", "second", "lr 1e-3"]
 
 
 def test_sweep_gives_json_to_programs_and_writes_no_table_unless_asked(run, snapshots, tmp_path):

@@ -68,6 +68,17 @@ def test_sweeps_of_several_learning_rates_are_drawn_with_their_best_widths():
     assert [text.get_text() for text in axes.texts] == ["0.080", "0.140"]
 
 
+def test_the_title_speaks_of_a_parabola_only_where_there_is_one():
+    inside = sweep_with_optimum(0.1, "inside")
+    beyond = Sweep({}, tuple(Point(width, -width, 0.0) for width in (0.05, 0.1, 0.2)), "beyond")
+    titles = [
+        plot.plot_sweeps(sweeps).axes[0].get_title() for sweeps in ([inside], [beyond], [inside, beyond], [inside] * 2)
+    ]
+    assert titles[0] == titles[3] == "Star: the best width, by a parabola through the points around it"
+    assert titles[1].startswith("Star: the best width measured;") and "may lie outside" in titles[1]
+    assert "by a parabola where" in titles[2] and "may lie outside" in titles[2]
+
+
 def test_nothing_to_plot_is_said():
     with pytest.raises(ValueError, match="nothing to plot"):
         plot.plot_sweeps([Sweep({}, (Point(0.1, math.nan, 0.0),))])
@@ -91,4 +102,4 @@ def test_without_matplotlib_everything_else_works_and_plots_say_what_to_install(
         "except ImportError as error: print(error)"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "accelerate-ext[plot]" in ran.stdout
+    assert 'pip install "accelerate-ext[plot]"' in ran.stdout and 'pip install ".[plot]"' in ran.stdout

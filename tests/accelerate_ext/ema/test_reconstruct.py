@@ -180,9 +180,15 @@ def test_a_result_in_the_folder_of_snapshots_is_not_taken_for_one(known_run):
     assert before.weights.tolist() == after.weights.tolist()
 
 
+@pytest.mark.parametrize("step", [float("nan"), float("inf"), 0, -5])
+def test_a_step_at_which_nothing_can_end_is_refused_before_anything_is_read(tmp_path, step):
+    with pytest.raises(ValueError, match=f"`step` must be a finite number of applied steps above 0, .*got {step}"):
+        reconstruct(tmp_path / "nowhere", 0.15, step)
+
+
 def test_a_visible_error_is_warned_about_and_a_large_one_refused(known_run):
     known_run.save_all(4, (0.10,))
-    with pytest.warns(ReconstructionWarning, match=r"predicted error for sigma_rel 0\.15: \d"):
+    with pytest.warns(ReconstructionWarning, match=r"expected error for sigma_rel 0\.15: \d"):
         reconstruct(known_run.folder, 0.15)
     with pytest.raises(ReconstructionError, match=r"must not be above 50%, it is sigma_rel 0\.005: \d+%"):
         reconstruct(known_run.folder, [0.15, 0.005])

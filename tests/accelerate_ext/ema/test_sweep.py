@@ -8,8 +8,10 @@ import io
 import json
 import math
 import sys
+import warnings
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from accelerate_ext.ema import InputOptions, ReconstructionWarning
@@ -143,6 +145,37 @@ def test_an_optimum_at_the_border_is_the_measured_one():
     assert sweep_of({width: width for width in WIDTHS}).best() == (0.05, 0.05)
     assert sweep_of({0.05: 2.0, 0.1: 1.0}).best() == (0.1, 1.0)
     assert sweep_of({0.05: math.nan}).best() is None
+
+
+@pytest.mark.parametrize(
+    ("values", "edge"),
+    [
+        ({width: width for width in WIDTHS}, "smallest"),
+        ({width: -width for width in WIDTHS}, "largest"),
+        ({0.05: 2.0, 0.1: 1.0, 0.2: math.nan}, "largest"),
+        ({0.05: math.nan, 0.1: 1.0, 0.2: 3.0}, "smallest"),
+        ({0.1: 1.0}, "only"),
+        ({0.1: math.nan}, None),
+        ({width: parabola(width) for width in WIDTHS}, None),
+        ({0.05: 1.0, 0.1: 0.5, 0.2: 1.5}, None),
+        ({0.03: 5.0, 0.05: 1.0, 0.1: 1.0, 0.2: 1.5}, None),
+    ],
+)
+@pytest.mark.parametrize("direction", ["min", "max"])
+def test_a_best_width_at_the_end_of_the_range_is_told_apart(values, edge, direction):
+    sign = 1 if direction == "min" else -1
+    got = sweep_of({width: sign * value for width, value in values.items()}, direction)
+    assert got.edge == edge
+    assert got.is_estimated == (got.best() is not None and got.best()[0] not in values)
+    assert (got.to_dict()["best"] or {"edge": None})["edge"] == edge
+
+
+def test_a_metric_may_return_a_tensor_with_its_graph(known_run, tmp_path):
+    known_run.save_all(8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        got = sweep(known_run.folder, lambda path: torch.ones(1, requires_grad=True) * 2, tmp_path / "s.json", (0.1,))
+    assert got.points[0].value == 2.0
 
 
 def test_results_are_also_a_table():

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from accelerate_ext.ema import PostHocEMA, SnapshotError, list_snapshots, reconstruct, thin
-from accelerate_ext.ema.plan import predicted_errors
+from accelerate_ext.ema.plan import expected_errors
 
 
 def run(folder, num=12, sigma_rel=(0.05, 0.10), every=100, **arguments):
@@ -31,7 +31,7 @@ def test_a_number_of_files_is_kept_from_both_ends_and_the_gaps_stay_small(tmp_pa
 def test_thinning_beats_keeping_the_last_ones(tmp_path):
     run(tmp_path)
     widths = [0.02, 0.05, 0.10, 0.15, 0.20, 0.25]
-    last = max(predicted_errors([700, 800, 900, 1000, 1100, 1200], (0.05, 0.10), widths).values())
+    last = max(expected_errors([700, 800, 900, 1000, 1100, 1200], (0.05, 0.10), widths).values())
     assert thin(tmp_path, keep=12).error_after < 0.7 * last
 
 
