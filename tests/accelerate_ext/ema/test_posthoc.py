@@ -387,15 +387,18 @@ def test_a_planned_time_between_two_late_updates_is_written_at_the_second(tmp_pa
     assert [snapshot.t for snapshot in list_snapshots(tmp_path)] == [60, 120]
 
 
+def follow(ema, *times):
+    for t in times:
+        ema.update(t)
+
+
 def test_training_beyond_its_plan_is_said_once(tmp_path):
     ema = PostHocEMA(Net(), 0.10, plan=plan(10, 2, sigma_rel=(0.10,)), directory=tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for t in (*range(1, 11), 10, 10):
-            ema.update(t)
+        follow(ema, *range(1, 11), 10, 10)
     with pytest.warns(UserWarning, match=r"plan ends at 10 and training goes on, to 11 .*`snapshot`") as said:
-        for t in (11, 12, 20):
-            ema.update(t)
+        follow(ema, 11, 12, 20)
     assert len(said) == 1 and said[0].filename == __file__
     assert max(snapshot.t for snapshot in list_snapshots(tmp_path)) == 10
 
@@ -404,8 +407,7 @@ def test_a_last_update_that_steps_over_the_end_of_the_plan_is_no_training_beyond
     ema = PostHocEMA(Net(), 0.10, plan=plan(100, 2, sigma_rel=(0.10,)), directory=tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for t in range(16, 113, 16):  # images, by batches
-            ema.update(t)
+        follow(ema, *range(16, 113, 16))  # images, by batches
     assert max(snapshot.t for snapshot in list_snapshots(tmp_path)) == 112
 
 
