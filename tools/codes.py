@@ -42,6 +42,7 @@ CODES = {
     "range-bound": "the counter is tied to the variable of a `range` loop and cannot stand still alone",
     "unclear-test": "the test mixes the boundary with something else in a way that cannot be split safely",
     "else-arm": "the test has another arm whose meaning would change",
+    "reset-missing": "the block asks the flag and clears what a skipped update leaves standing",
     "mixed-reset": "one statement clears window state and does something else",
     "nested-reset": "window state is cleared under a test that cannot be repeated safely",
     "window-of-updates": "a sum over several updates cannot be freed of what a skipped update added",

@@ -184,7 +184,7 @@ class Work:
     def in_iteration(self, node: ast.stmt) -> State | None:
         """The state before a statement that runs in the iteration of an attempt, behind it; else None."""
         state = self.flow.before.get(node)
-        if state is None or not state.is_after_step or state.sync is False or state.is_gated:
+        if state is None or not state.is_after_step or state.sync is False or state.is_gated or state.is_skipped:
             return None
         return None if any(path.is_looped for path in state.paths) else state
 

@@ -77,6 +77,10 @@ class Blocks:
             is_of_interest = state.is_after_step or self.script.shows_signs(node) or self.traits.steps(node)
             if state.sync is False or not is_of_interest:
                 continue  # never reached at a boundary, or nothing to see
+            if state.is_skipped and state.is_after_step and not self.traits.steps(node):
+                if isinstance(node, ast.If) and self.flow.tests[node].is_flagged:
+                    yield Block(Role.BOUNDARY, node, scope, state, node.body, self.flow.tests[node])
+                continue  # whatever it counts, it counts no applied updates
             if isinstance(node, ast.If) and self.flow.tests[node].is_flagged:
                 result = self._flagged(node, self.flow.tests[node], state, scope, block[index + 1 :])
                 yield from result

@@ -65,6 +65,19 @@ class Test:
         return self.find("skip", True) if self.is_any or len(self.clauses) == 1 else None
 
     @property
+    def shuts_applied_out(self) -> bool:
+        """Whether the test never holds after an applied update."""
+        if self.is_any and len(self.clauses) > 1:
+            return all(item.kind == ("skip" if item.positive else "sync") for item in self.clauses)
+        return self.find("skip", True) is not None
+
+    @property
+    def lets_all_applied_in(self) -> bool:
+        """Whether the test holds after every applied update, and asks for one."""
+        is_plain = all(item.kind == ("sync" if item.positive else "skip") for item in self.clauses)
+        return (self.needs_applied is not None and is_plain) or self.spares_only_skips
+
+    @property
     def spares_only_skips(self) -> bool:
         """Whether the test is true but on a skipped update: `not (sync and skipped)`."""
         kinds = [item.kind for item in self.clauses if not item.positive]

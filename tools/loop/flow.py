@@ -17,6 +17,7 @@ from .tree import call_of, calls_of, inner_blocks
 STEP = re.compile(r"step\s*\(")
 _ENVIRONMENT = re.compile(r"deepspeed|hasattr|distributed_type|DistributedType|is_xla|is_tpu", re.IGNORECASE)
 _MOST_PATHS = 64
+_KNOWN = ("is_gated", "is_skipped")
 
 
 class Flow:
@@ -88,7 +89,8 @@ class Flow:
             if len(states) == len(self.script.calls(scope)) and all(state.is_after_step for state in states):
                 paths = frozenset(path for state in states for path in state.paths)
                 sync = True if all(state.sync for state in states) else self.base_sync
-                self._walk_scope(scope, State(paths, sync, all(state.is_gated for state in states)))
+                is_gated, is_skipped = (all(getattr(state, name) for state in states) for name in _KNOWN)
+                self._walk_scope(scope, State(paths, sync, is_gated, is_skipped))
 
     def summary(self, scope: Scope) -> frozenset[Path]:
         """The attempts that a call of a function makes, one path for each way through it."""
@@ -141,6 +143,7 @@ class Flow:
         """The state after the calls that a statement itself makes."""
         if node in self._attempting:
             scope = self.script.places[node].scope
+            state = replace(state, is_skipped=False)
             for site in self._sites.get(node, ()):
                 state = replace(state, paths=frozenset(replace(p, steps=(*p.steps, site)) for p in state.paths))
             for call in calls_of(node):
@@ -188,6 +191,10 @@ class Flow:
             inside = replace(inside, is_gated=True)
         if test.holds_on_skip:
             outside = replace(outside, is_gated=True)
+        if test.shuts_applied_out:
+            inside = replace(inside, is_skipped=True)
+        if test.lets_all_applied_in:
+            outside = replace(outside, is_skipped=True)
         return inside, outside
 
     def _is_exhausted(self, node: ast.If) -> bool:

@@ -50,6 +50,7 @@ class State:
     paths: frozenset[Path] = frozenset({Path()})
     sync: bool | None = None  # True where only boundaries come through, False where none does
     is_gated: bool = False  # only applied updates come through
+    is_skipped: bool = False  # none does: what came of the attempts is known, and here it is a skipped one
 
     @cached_property
     def is_after_step(self) -> bool:

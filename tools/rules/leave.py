@@ -13,7 +13,8 @@ Before:
 
 After: the same.
 
-Refuses: counters above the step, and flags that are asked without the boundary.
+Refuses: counters above the step, flags that are asked without the boundary, and blocks that ask the flag and clear a
+window which a skipped update leaves standing.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..loop.blocks import Block, Role
 from ..loop.obstacles import Refusal
 from ..site import Outcome
 from ..work import Work
+from .missing_resets import missing_reset
 from .refuse_guards import does_bookkeeping
 from .tails import is_by_modulo
 
@@ -73,6 +75,8 @@ def leave(work: Work) -> None:
                     "micro-batches that follow. Ask `sync_gradients` as well",
                 ),
             )
+        elif block.role is Role.APPLIED and (refusal := missing_reset(work, block)) is not None:
+            work.refuse(block.node, block.role.value, refusal)
         elif block.role is Role.APPLIED:
             work.report(
                 block.node,

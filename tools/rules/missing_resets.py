@@ -1,0 +1,91 @@
+"""What a block that asks the flag already clears, and a skipped update leaves standing.
+
+A block may have been gated by hand, or a patch may have been merged into a fork that calls its sums by other names:
+the arm for skipped updates then clears what nobody adds to, or is not there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+
+from ..loop import names
+from ..loop.blocks import Block
+from ..loop.gathering import cleared, gathers, reads
+from ..loop.names import key
+from ..loop.obstacles import Refusal
+from ..loop.tree import assigned, calls_of, within
+from ..work import Work
+
+_DEPTH = 3  # calls that are followed
+
+
+def missing_reset(work: Work, block: Block) -> Refusal | None:
+    """Why a block is not right although it asks the flag: window state, or gradients, that a skipped update keeps."""
+    window = work.windows.read(block.statements, block.node)
+    state = dict.fromkeys([*window.cleared, *window.kept])
+    zeroes = any(map(_zeroes, within(block.statements)))
+    if not state and not zeroes:
+        return None
+    loop = work.script.loop(block.node)
+    gated, on_skips = work.gated(), _on_skips(work)
+    free = [node for node in within(loop.body if loop is not None else block.scope.node.body) if id(node) not in gated]
+    growing = [node for node in free if id(node) not in on_skips]
+    standing = [
+        name
+        for name in state
+        if _any(work, growing, name, lambda node, name: name in gathers(node)) and not _any(work, free, name, _sets)
+    ]
+    if standing:
+        what = ", ".join(f"`{name}`" for name in standing)
+        return Refusal(
+            "reset-missing",
+            f"clears {what} for applied updates only: what a skipped update added goes into the next value. Clear it "
+            "at skipped boundaries too, in an arm `elif ...sync_gradients:` of this test",
+        )
+    if zeroes and not _any(work, free, "", lambda node, _: _zeroes(node)):
+        return Refusal(
+            "reset-missing",
+            "clears the gradients for applied updates only: those of a skipped update stay, infinite as they are, and "
+            "every later update is skipped too. Clear them behind each step",
+        )
+    return None
+
+
+def _on_skips(work: Work) -> set[int]:
+    """Ids of the statements that run for skipped updates and never for applied ones."""
+    arms: list[ast.stmt] = []
+    for node, test in work.flow.tests.items():
+        if not isinstance(node, ast.If):
+            continue
+        if test.find("skip", True) and not (test.is_any and len(test.clauses) > 1):
+            arms += node.body
+        if test.needs_applied:
+            arms += node.orelse
+    return {id(inner) for inner in within(arms)}
+
+
+def _any(work: Work, nodes: list[ast.stmt], name: str, holds: Callable[[ast.stmt, str], bool]) -> bool:
+    """Whether something holds for a name and one of the statements, or one in a function that they call."""
+    return any(holds(inner, name) for node in nodes for inner in _with_calls(work, node, name, _DEPTH))
+
+
+def _with_calls(work: Work, node: ast.stmt, name: str, depth: int) -> Iterator[ast.stmt]:
+    yield node
+    for call in calls_of(node) if depth else ():
+        function = work.script.function(work.script.places[node].scope, call)
+        if function is not None and not (name and name in function.bindings):
+            for inner in within(function.node.body):
+                yield from _with_calls(work, inner, name, depth - 1)
+
+
+def _sets(node: ast.stmt, name: str) -> bool:
+    """Whether a statement clears a name, or gives it or what holds it a value that does not go on from its own."""
+    wanted = {name, names.root(name)} - {"self", "cls"}
+    fresh = any(key(target) in wanted and not reads(value, name) for target, value in assigned(node))
+    return fresh or bool(cleared(node, {name}))
+
+
+def _zeroes(node: ast.stmt) -> bool:
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "zero_grad"
