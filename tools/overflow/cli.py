@@ -9,16 +9,19 @@ from pathlib import Path
 import click
 
 from ..errors import CannotRun
+from .advice import why_unchanged
 from .compare import Options, jobs, make, unchanged_by
 from .launch import Job, Plan, check_command, script_of
 from .model import read
 from .result import JsonFile
+from .table import has_begun
 
 _EPILOG = """\b
 Examples:
   overflow --at 4 -- train.py --output_dir out
   overflow --at 4 --compare-rewrite -- train.py --output_dir out/{run}
   overflow --rate 0.05 --seed 13 --compare patched.py -- train.py
+  overflow --at 4 --compare-path accelerate/src --compare-path transformers/src -- trainer.py
   overflow --at 3 --rank 1 -- torchrun --nproc_per_node 2 train.py
   overflow -- train.py                      (the finite control)
 """
@@ -69,7 +72,12 @@ def _targets(ctx: click.Context, parameter: click.Parameter, values: tuple[str, 
 @click.option("--compare", type=click.Path(path_type=Path), metavar="PATCHED.py", help="Also run this patched script.")
 @click.option("--compare-rewrite", is_flag=True, help="Also run the script as `rewrite` would change it.")
 @click.option(
-    "--compare-path", type=click.Path(path_type=Path), metavar="DIR", help="Also run with the packages in DIR first."
+    "--compare-path",
+    "compare_paths",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Also run with the packages in DIR first; several times for several folders.",
 )
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write tools/schemas/overflow.schema.json.")
 @click.option("--plot", "plot_path", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw what moved when.")
@@ -87,7 +95,7 @@ def overflow(
     watch: tuple[str, ...],
     compare: Path | None,
     compare_rewrite: bool,
-    compare_path: Path | None,
+    compare_paths: tuple[Path, ...],
     json_path: Path | None,
     plot_path: Path | None,
     python: str | None,
@@ -103,7 +111,7 @@ def overflow(
     finite, overflow or patched. A comparison makes these three runs and judges the last one.
 
     Exit codes: 0 nothing moved on a skipped update, 1 something did, 2 could not run. A script that fails hands on
-    its own exit code, or 128 + the signal's number.
+    its own exit code, or 128 + the signal's number; 2 in place of 1 if that was before the first attempt.
     """
     check_command(command)
     check_plot(plot_path)
@@ -113,21 +121,22 @@ def overflow(
     job = Job(
         "", command, plan, names, watch, model.averages, python or sys.executable, shown=("global_step", *counters)
     )
-    wanted = jobs(job, Options(compare, compare_path, compare_rewrite))
+    wanted = jobs(job, Options(compare, compare_paths, compare_rewrite))
     ctx.exit(_observe(wanted, json_path, plot_path))
 
 
 def _observe(wanted: Sequence[Job], json_path: Path | None, plot_path: Path | None) -> int:
     """Make the runs and show what was seen, on stdout and where the user wants it besides. Returns the exit code."""
     file = JsonFile(json_path) if json_path else None
-    comparison = make(wanted, file.write if file else lambda runs: None)
-    if unchanged_by(wanted[-1]):
-        comparison.remarks.append("the rules change nothing in this script; `report` says why")
+    is_unchanged = unchanged_by(wanted[-1])
+    comparison = make(wanted[:-1] if is_unchanged else wanted, file.write if file else lambda runs: None)
+    if is_unchanged and comparison.runs[-1].exit_code == 0:
+        comparison.remarks.append(why_unchanged(comparison.runs[-1]))
     exit_code = comparison.exit_code()
     click.echo("\n" + comparison.table(), nl=False)
     if file:
         file.write(comparison.runs, exit_code)
-    if plot_path:
+    if plot_path and has_begun(comparison.runs[0]):
         from .plot import draw
 
         draw(comparison.runs, plot_path)

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..errors import CannotRun
+from .advice import shortfall
 from .launch import Finished, Job, describe, run, script_of
-from .table import attempts_and_applied, joined, runs_table, unproven, verdict_lines
+from .table import has_begun, runs_table, unproven, verdict_lines
 from .verdicts import judge
 
 
@@ -20,35 +21,30 @@ class Options:
     """What a comparison is against: one of the three, or nothing."""
 
     script: Path | None = None  # a patched copy of the script
-    path: Path | None = None  # a folder with patched packages
+    paths: tuple[Path, ...] = ()  # folders with patched packages, as they shall stand on sys.path
     rewrite: bool = False  # the script, rewritten by our rules
 
 
 @dataclass
 class Comparison:
-    """All runs of one call, in the order in which they are made; the last one is judged."""
+    """All runs of one call, in the order in which they are made; the last one is judged.
+
+    There are fewer than `num_wanted` if one of them ended before its first attempt.
+    """
 
     runs: list[Finished] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    num_wanted: int = 1
 
     def table(self) -> str:
-        """The table of all runs with the verdicts below."""
+        """The table of all runs with the verdicts below; no table if the first run failed before its first attempt."""
+        first = self.runs[0]
+        if first.exit_code != 0 and not has_begun(first):
+            return "\n".join([*verdict_lines(first, []), *self.remarks]) + "\n"
         lines = [runs_table([(run.job.name, run) for run in self.runs], self._columns()), ""]
         for finished in self.runs:
             lines += verdict_lines(finished, judge(finished.timeline))
-        return "\n".join([*lines, *self._shortfall(), *self.remarks]) + "\n"
-
-    def _shortfall(self) -> list[str]:
-        """A note below the patched run if it ended with fewer updates than the finite one made."""
-        if len(self.runs) < 2 or any(run.exit_code != 0 for run in self.runs):
-            return []
-        wanted, made = (attempts_and_applied(run.timeline)[1] for run in (self.runs[0], self.runs[-1]))
-        if sum(made) >= sum(wanted):
-            return []
-        return [
-            f"  note: it applied {joined(made)} updates, the finite run {joined(wanted)}: the loop ends with no room"
-            " for skipped updates; `report` names it, as `epoch-budget` for a number of epochs"
-        ]
+        return "\n".join([*lines, *shortfall(self.runs), *self.remarks]) + "\n"
 
     def _columns(self) -> list[str]:
         """Counters that are asked for and found; else the first one that only ever went up."""
@@ -62,13 +58,17 @@ class Comparison:
     def exit_code(self) -> int:
         """0 if nothing moved on a skipped update in the last run, 1 if something did.
 
-        A script that ends by a signal or with another exit code than 0 hands it on; in a comparison that is 2.
+        A script that ends by a signal or with another exit code than 0 hands it on; in a comparison that is 2, and
+        so is a 1 before the first attempt, which would read as a finding.
         """
+        is_alone = max(self.num_wanted, len(self.runs)) == 1
         for finished in self.runs:
             if finished.interrupted_by is not None and finished.exit_code != 0:
                 return finished.exit_code or 128 + finished.interrupted_by
             if finished.exit_code != 0:
-                return 2 if len(self.runs) > 1 or finished.exit_code is None else finished.exit_code
+                if finished.exit_code is None or (finished.exit_code == 1 and not has_begun(finished)):
+                    return 2
+                return finished.exit_code if is_alone else 2
             if not finished.timeline.attempts or unproven(finished):
                 return 2
         return int(judged_wrong(self.runs[-1]))
@@ -84,7 +84,7 @@ def jobs(job: Job, against: Options) -> list[Job]:
 
     Raises: CannotRun if the patched form is not there or the comparison has no overflow to show.
     """
-    wanted = [against.script is not None, against.path is not None, against.rewrite]
+    wanted = [against.script is not None, bool(against.paths), against.rewrite]
     if not any(wanted):
         return [_named(job, str(job.plan))]
     if sum(wanted) > 1:
@@ -97,10 +97,11 @@ def jobs(job: Job, against: Options) -> list[Job]:
 
 
 def _patched(job: Job, name: str, against: Options) -> Job:
-    if against.path is not None:
-        if not against.path.is_dir():
-            raise CannotRun(f"--compare-path must be a folder with the patched packages, got {against.path}")
-        patched = replace(job, path=(str(against.path.resolve()), *job.path))
+    if against.paths:
+        for path in against.paths:
+            if not path.is_dir():
+                raise CannotRun(f"--compare-path must be a folder with the patched packages, got {path}")
+        patched = replace(job, path=(*(str(path.resolve()) for path in against.paths), *job.path))
     elif against.script is not None:
         patched = replace(job, command=_with_script(job.command, against.script))
     else:
@@ -170,11 +171,11 @@ class Progress:
 
 
 def make(wanted: Sequence[Job], on_progress: Callable[[Sequence[Finished]], None] = lambda runs: None) -> Comparison:
-    """Make the runs one after the other. A run that a signal ended is the last one.
+    """Make the runs one after the other. One that a signal ended, or that came to no attempt, is the last.
 
     Raises: CannotRun if the interpreter cannot be started.
     """
-    comparison = Comparison()
+    comparison = Comparison(num_wanted=len(wanted))
     for job in wanted:
         progress = Progress(job.name)
         comparison.runs.append(Finished(job))
@@ -185,7 +186,7 @@ def make(wanted: Sequence[Job], on_progress: Callable[[Sequence[Finished]], None
             on_progress(comparison.runs)
 
         finished = run(job, update)
-        if finished.interrupted_by is not None and finished.exit_code != 0:
+        if (finished.interrupted_by is not None and finished.exit_code != 0) or not has_begun(finished):
             break
     comparison.remarks += _disagreements(comparison.runs)
     return comparison

@@ -15,6 +15,12 @@ from .verdicts import Verdict, judge, short_name
 
 _MOST_COLUMNS = 40  # with more attempts the columns would be too narrow to read
 APPLIED, WRONG, IDLE, INK, FAINT, BAND = "#2a9d5c", "#d62839", "#8d99ae", "#222222", "#e9ecef", "#fbe3e4"
+_MARKS = {
+    APPLIED: "moved with an applied update",
+    WRONG: "moved on a skipped one, or wrong because of it",
+    BAND: "skipped attempt (inf: overflow put in)",
+    IDLE: "came at a skipped one, not as an update",
+}
 
 
 @dataclass
@@ -26,6 +32,15 @@ class Row:
     cells: dict[int, str] = field(default_factory=dict)
     wrong: set[int] = field(default_factory=set)
     plain: bool = False  # a value, not a move
+
+    def colours(self, timeline: Timeline) -> dict[int, str]:
+        """The colour of each column's word: whether it is wrong, or else came with an applied update."""
+        found, before = {}, 0
+        for column in sorted(self.cells):
+            is_right = any(attempt.applied for attempt in timeline.attempts[before:column])
+            found[column] = WRONG if column in self.wrong else APPLIED if is_right else IDLE
+            before = column
+        return found
 
 
 def draw(runs: Sequence[Finished], path: Path) -> None:
@@ -50,9 +65,11 @@ def _panels(pyplot: Any, runs: Sequence[Finished], columns: int) -> Any:
     inches = 0.36 * sum(heights) + 0.6
     width = min(max(9.0, 4.6 + 0.62 * columns), 30.0)
     figure, axes = pyplot.subplots(len(runs), 1, figsize=(width, inches), height_ratios=heights, squeeze=False)
+    has_idle = False
     for panel, run, found in zip(axes[:, 0], runs, rows, strict=True):
         _draw_panel(panel, run, found, columns)
-    _legend(figure, pyplot)
+        has_idle |= any(IDLE in row.colours(run.timeline).values() for row in found if not row.plain)
+    _legend(figure, pyplot, has_idle)
     edges = {"left": 1.7 / width, "right": 1 - 1.3 / width, "top": 1 - 0.1 / inches, "bottom": 0.5 / inches}
     figure.subplots_adjust(**edges, hspace=0.02)
     return figure
@@ -199,13 +216,13 @@ def _draw_row(panel: Any, row: Row, y: float, timeline: Timeline, columns: int) 
     panel.text(0.4, y, row.title, fontsize=9.5, color=INK, ha="right", va="center")
     panel.text(columns + 0.6, y, row.total, fontsize=9.5, color=INK, ha="left", va="center")
     size = 8.5 if columns <= 25 else 7
+    colours = row.colours(timeline)
     for column, word in row.cells.items():
-        is_wrong = column in row.wrong
         if row.plain:
             panel.text(column, y, word, fontsize=size, color=INK, ha="center", va="center", zorder=3)
             continue
-        shape = "square,pad=0.3" if is_wrong else "round,pad=0.28"
-        box = {"boxstyle": shape, "facecolor": WRONG if is_wrong else APPLIED, "edgecolor": "none"}
+        shape = "square,pad=0.3" if colours[column] == WRONG else "round,pad=0.28"
+        box = {"boxstyle": shape, "facecolor": colours[column], "edgecolor": "none"}
         panel.text(column, y, word, fontsize=size, color="white", ha="center", va="center", bbox=box, zorder=3)
     if row.title != "weights":
         return
@@ -225,13 +242,9 @@ def _draw_row(panel: Any, row: Row, y: float, timeline: Timeline, columns: int) 
             )
 
 
-def _legend(figure: Any, pyplot: Any) -> None:
-    patch = pyplot.Rectangle
-    marks = [
-        (patch((0, 0), 1, 1, color=APPLIED), "moved with an applied update"),
-        (patch((0, 0), 1, 1, color=WRONG), "moved on a skipped one, or wrong because of it"),
-        (patch((0, 0), 1, 1, color=BAND), "skipped attempt (inf: overflow put in)"),
-    ]
-    figure.legend(
-        *zip(*marks, strict=True), loc="lower center", ncols=3, frameon=False, fontsize=8.5, handlelength=1.0
-    )
+def _legend(figure: Any, pyplot: Any, has_idle: bool) -> None:
+    """The colours below the panels, in two lines where the seldom one is among them."""
+    marks = {colour: text for colour, text in _MARKS.items() if has_idle or colour != IDLE}
+    handles = [pyplot.Rectangle((0, 0), 1, 1, color=colour) for colour in marks]
+    look = {"loc": "lower center", "frameon": False, "fontsize": 8.5, "handlelength": 1.0}
+    figure.legend(handles, list(marks.values()), ncols=2 if has_idle else 3, **look)

@@ -23,6 +23,11 @@ def attempts_and_applied(timeline: Timeline) -> tuple[list[int], list[int]]:
     return [len(made) for made in by_optimizer], [sum(a.applied for a in made) for made in by_optimizer]
 
 
+def has_begun(finished: Finished) -> bool:
+    """Whether any process of the run made an attempt."""
+    return any(timeline.attempts for timeline in finished.timelines.values())
+
+
 def average_calls(timeline: Timeline) -> list[int]:
     """Calls of each average."""
     calls: dict[int, int] = defaultdict(int)
@@ -61,11 +66,18 @@ def verdict_lines(finished: Finished, verdicts: Sequence[Verdict]) -> list[str]:
     skipped = [attempt for attempt in finished.timeline.attempts if not attempt.applied]
     defects = _shortened([verdict for verdict in verdicts if verdict.is_defect])
     if not finished.timeline.attempts:
-        defects = ["no optimizer attempt was seen"]
+        is_failed = finished.exit_code != 0 and not has_begun(finished)
+        defects = [_failed_early(finished) if is_failed else "no optimizer attempt was seen"]
     elif not defects:
         defects = ["nothing moved on a skipped update" if skipped else "no update was skipped"]
     notes = [*_shortened([verdict for verdict in verdicts if not verdict.is_defect]), *remarks(finished)]
     return [finished.job.name, *(f"  {text}" for text in defects), *(f"  note: {text}" for text in notes)]
+
+
+def _failed_early(finished: Finished) -> str:
+    how = describe(finished)
+    ended = f"ended with {how}" if finished.complete else f"was {how}"
+    return f"the script {ended} before its first attempt, see above"
 
 
 def _shortened(verdicts: Sequence[Verdict]) -> list[str]:

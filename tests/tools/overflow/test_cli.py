@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from tools.cli import main
+from tools.overflow import trainer_table
 
 LOOP = Path(__file__).parent / "scripts" / "text_to_image.py"
 processes = pytest.mark.processes
@@ -125,8 +126,59 @@ def test_a_script_that_the_rules_do_not_change_is_told(overflow, tmp_path: Path)
     (tmp_path / "train.py").write_text("print('no loop')\n")
     result = overflow("--at", "1", "--compare-rewrite", "--watch", "mypackage.ema:EMA.update", "--", "train.py")
     assert result.returncode == 2
-    assert result.stdout.startswith("no loop\n")
-    assert "the rules change nothing in this script; `report` says why" in result.stdout
+    assert result.stdout.startswith("no loop\n\n")
+    assert "no rewritten run was made: the rules change nothing in this script and find no loop" in result.stdout
+
+
+@processes
+@group
+def test_a_script_that_cannot_start_is_run_once(overflow, tmp_path: Path, json_schema) -> None:
+    (tmp_path / "train.py").write_text("import no_such_package\n")
+    words = ("--at", "4", "--json", "run.json", "--plot", "run.png", "--compare-path", ".")
+    result = overflow(*words, "--", "train.py")
+    assert result.returncode == 2
+    assert result.stderr.count("ModuleNotFoundError") == 1
+    assert result.stdout == "\nfinite\n  the script ended with exit code 1 before its first attempt, see above\n"
+    content = json.loads((tmp_path / "run.json").read_text())
+    json_schema(content)
+    assert (content["complete"], content["exit_code"], len(content["runs"])) == (True, 2, 1)
+    assert not (tmp_path / "run.png").exists()
+
+
+@processes
+@group
+def test_a_trainer_script_gets_no_rewritten_run_but_advice(overflow) -> None:
+    script = Path(trainer_table.__file__).parent / "scripts" / "trainer_six.py"
+    result = overflow("--at", "3", "--compare-rewrite", "--", script)
+    assert result.returncode == 1, result.stderr
+    assert result.stdout.count("global_step 6\n") == 2
+    assert "global_step moved on a skipped update at attempt 3" in result.stdout
+    assert "it applied 5 updates, the finite run 6: what it skipped was counted as an update\n" in result.stdout
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith(
+        "no rewritten run was made: the rules change nothing in this script, because its loop is the"
+    )
+    assert last.endswith("name their folders with --compare-path")
+
+
+@processes
+@group
+def test_several_folders_of_patched_packages_come_first_together(overflow, tmp_path: Path) -> None:
+    for name, text in (("one", "shared, mine = 'one', 1"), ("two", "shared, mine = 'two', 2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"toy_{name}.py").write_text("")
+        (tmp_path / name / "toy_both.py").write_text(text)
+    prints = (
+        "import importlib.util\n"
+        "found = {name: bool(importlib.util.find_spec(name)) for name in ('toy_one', 'toy_two', 'toy_both')}\n"
+        "print(found, found['toy_both'] and __import__('toy_both').shared)\n"
+    )
+    (tmp_path / "train.py").write_text(prints + LOOP.read_text())
+    paths = ("--compare-path", "one", "--compare-path", "two")
+    result = overflow("--at", "4", *paths, "--", "train.py")
+    lines = [line for line in result.stdout.splitlines() if line.startswith("{")]
+    assert lines[0] == lines[1] == "{'toy_one': False, 'toy_two': False, 'toy_both': False} False"
+    assert lines[2] == "{'toy_one': True, 'toy_two': True, 'toy_both': True} one"
 
 
 def test_help_teaches_with_examples() -> None:

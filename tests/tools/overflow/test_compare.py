@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.errors import CannotRun
 from tools.overflow.compare import Comparison, Options, jobs, make
 from tools.overflow.launch import Finished, Job, Plan
 
@@ -40,6 +41,38 @@ def test_a_failing_script_hands_on_its_code_and_a_failing_comparison_is_2(story)
     assert Comparison([finished(right(story), -9)]).exit_code() == 137
     assert Comparison([finished(right(story), 7), finished(right(story))]).exit_code() == 2
     assert Comparison([finished(right(story), -2, interrupted_by=2)]).exit_code() == 130
+
+
+def test_a_script_that_fails_before_its_first_attempt_could_not_run(story) -> None:
+    for code, told in ((1, "ended with exit code 1"), (7, "ended with exit code 7"), (-9, "was killed by SIGKILL")):
+        comparison = Comparison([finished(story(), code, plan=Plan())])
+        assert comparison.exit_code() == {1: 2, 7: 7, -9: 137}[code]
+        assert comparison.table().splitlines()[:2] == [
+            "run",
+            f"  the script {told} before its first attempt, see above",
+        ]
+        assert "|" not in comparison.table()
+        assert Comparison([finished(story(), code, plan=Plan())], num_wanted=3).exit_code() == 2
+    later = Comparison([finished(right(story)), finished(story(), 1)], num_wanted=3)
+    assert later.exit_code() == 2
+    assert "| run" in later.table()
+    assert "the script ended with exit code 1 before its first attempt" in later.table()
+
+
+def test_after_a_run_without_an_attempt_no_other_is_made(monkeypatch, story) -> None:
+    made = []
+
+    def run(job: Job, on_progress) -> Finished:
+        made.append(job.name)
+        ended = Finished(job, 1, {0: story().timeline if job.name == "lost" else right(story).timeline})
+        on_progress(ended)
+        return ended
+
+    monkeypatch.setattr("tools.overflow.compare.run", run)
+    job = finished(story()).job
+    comparison = make([replace(job, name=name) for name in ("found", "lost", "never")])
+    assert made == ["found", "lost"]
+    assert comparison.num_wanted == 3
 
 
 def test_a_run_without_an_attempt_is_2(story) -> None:
@@ -152,8 +185,13 @@ def test_the_patched_script_takes_the_place_of_the_one_a_launcher_starts(tmp_pat
 
 
 def test_patched_packages_come_first(tmp_path: Path) -> None:
-    made = jobs(Job("", ("train.py",), OVERFLOW), Options(path=tmp_path))
-    assert [one.path for one in made] == [(), (), (str(tmp_path),)]
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    made = jobs(Job("", ("train.py",), OVERFLOW), Options(paths=(first, second)))
+    assert [one.path for one in made] == [(), (), (str(first), str(second))]
+    with pytest.raises(CannotRun, match="third"):
+        jobs(Job("", ("train.py",), OVERFLOW), Options(paths=(first, tmp_path / "third")))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from tools.overflow.curves import ahead, together
 from tools.overflow.launch import Finished, Job, Plan
-from tools.overflow.plot import draw, rows_of
+from tools.overflow.plot import APPLIED, IDLE, WRONG, draw, rows_of
 
 
 def run(story, name: str = "overflow") -> Finished:
@@ -59,6 +59,35 @@ def test_a_loss_that_holds_two_windows_is_marked_where_it_was_logged(story) -> N
     told.skip().attempt().log(3, loss=2.0)
     rows = {row.title: row for row in rows_of(told.timeline)}
     assert rows["logged step"].wrong == {4}
+
+
+def test_what_comes_again_at_a_skipped_attempt_did_not_move_with_an_applied_update(story) -> None:
+    told = story().attempt().counter(0).counter(1).log(1).skip().log(1).attempt().counter(2).log(2)
+    rows = {row.title: row for row in rows_of(told.timeline)}
+    assert rows["logged step"].cells == {1: "1", 2: "1", 3: "2"}
+    assert rows["logged step"].colours(told.timeline) == {1: APPLIED, 2: IDLE, 3: APPLIED}
+    assert rows["global_step"].colours(told.timeline) == {1: APPLIED, 3: APPLIED}
+    assert {row.title: row for row in rows_of(unguarded(story).timeline)}["EMA"].colours(
+        unguarded(story).timeline
+    ) == {
+        1: APPLIED,
+        2: WRONG,
+        3: APPLIED,
+    }
+
+
+def test_what_moves_once_for_two_optimizers_came_with_the_one_that_was_applied(story) -> None:
+    told = story(("generator", "critic")).attempt().skip(optimizer=2).bar().attempt().attempt(optimizer=2).bar()
+    (bar,) = (row for row in rows_of(told.timeline) if row.title == "progress bar")
+    assert bar.colours(told.timeline) == {2: APPLIED, 4: APPLIED}
+
+
+def test_the_grey_of_a_repeated_step_is_in_the_legend_where_it_is_seen(story, tmp_path: Path) -> None:
+    told = story().attempt().log(1).skip().log(1).attempt().log(2)
+    draw([run(told)], tmp_path / "repeated.svg")
+    draw([run(unguarded(story))], tmp_path / "plain.svg")
+    assert "came at a skipped one, not as an update" in (tmp_path / "repeated.svg").read_text()
+    assert "came at a skipped one" not in (tmp_path / "plain.svg").read_text()
 
 
 def test_things_that_a_script_does_not_have_are_left_out(story) -> None:

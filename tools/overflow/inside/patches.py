@@ -15,6 +15,8 @@ from .wrapping import around
 if TYPE_CHECKING:
     from .observer import Observer
 
+TRAINER_COUNTER = "trainer.state.global_step"
+
 
 def actions(observer: Observer) -> dict[str, Action]:
     """Module name -> what to do when it has been imported. A module of another shape leaves a note, not an error."""
@@ -82,7 +84,7 @@ def trainer(observer: Observer, module: Any) -> None:
     """`transformers.Trainer`: its step counter, logs, checkpoints and evaluations."""
 
     def train(call: Callable[[], Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-        observer.counters.give("global_step", lambda: self.state.global_step, "trainer.state.global_step")
+        observer.counters.give("global_step", lambda: self.state.global_step, TRAINER_COUNTER)
         return call()
 
     def log(call: Callable[[], Any], self: Any, logs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
