@@ -53,10 +53,14 @@ def totals(files: Iterable[FileReport]) -> dict[str, int]:
     }
 
 
-def text_line(path: str, site: Site) -> str:
-    """`path:line:col: code: message`, with the outcome and what stands there."""
-    moved = f" (now line {site.new_line})" if site.new_line not in (None, site.line) else ""
-    return f"{path}:{site.line}:{site.col}: {site.code}: {site.outcome.value} {site.kind}{moved}: {site.message}"
+def text_line(path: str, site: Site, *, is_done: bool = True) -> str:
+    """`path:line:col: code: message`, with the outcome and what stands there.
+
+    `is_done` says whether a rewrite was made or would be made.
+    """
+    moved = f" ({'now' if is_done else 'then'} line {site.new_line})" if site.new_line not in (None, site.line) else ""
+    outcome = "would rewrite" if site.outcome is Outcome.REWRITTEN and not is_done else site.outcome.value
+    return f"{path}:{site.line}:{site.col}: {site.code}: {outcome} {site.kind}{moved}: {site.message}"
 
 
 def failure_line(file: FileReport) -> str:
@@ -67,16 +71,17 @@ def failure_line(file: FileReport) -> str:
 
 
 def as_text(files: Iterable[FileReport]) -> str:
-    """A line a site, then the totals."""
+    """A line a site, then the totals. What can be rewritten has not been: it is said as what would be done."""
     files = list(files)
-    lines = [text_line(file.path, site) for file in files for site in file.sites]
-    return "\n".join([*lines, summary(files)]) + "\n"
+    lines = [text_line(file.path, site, is_done=False) for file in files for site in file.sites]
+    return "\n".join([*lines, summary(files, is_done=False)]) + "\n"
 
 
-def summary(files: Iterable[FileReport]) -> str:
-    """The totals in one line."""
+def summary(files: Iterable[FileReport], *, is_done: bool = True) -> str:
+    """The totals in one line; `is_done` says whether the rewrites were made or would be made."""
     count = totals(files)
-    outcomes = ", ".join(f"{count[outcome.value]} {outcome.value}" for outcome in Outcome)
+    words = {outcome: outcome.value for outcome in Outcome} | ({} if is_done else {Outcome.REWRITTEN: "to rewrite"})
+    outcomes = ", ".join(f"{count[outcome.value]} {word}" for outcome, word in words.items())
     failures = f", {count['unreadable']} unreadable" if count["unreadable"] else ""
     return f"{count['files']} file{'' if count['files'] == 1 else 's'}: {outcomes}{failures}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -60,7 +61,7 @@ class TestRewrite:
         result = run("rewrite", "train.py")
         assert result.exit_code == 1
         assert result.stdout.startswith("diff --git a/train.py b/train.py\nindex ")
-        assert "1 file: 1 rewritten" in result.stderr
+        assert "1 file: 1 to rewrite" in result.stderr
         assert (here / "train.py").read_bytes() == WRONG
 
     def test_the_printed_diff_applies(self, here, make_repo):
@@ -72,6 +73,7 @@ class TestRewrite:
     def test_write_makes_the_change_and_a_second_run_finds_nothing(self, here):
         result = run("rewrite", "--write", "train.py")
         assert (result.exit_code, result.stdout) == (0, "rewrote train.py\n")
+        assert "1 file: 1 rewritten" in result.stderr
         assert GATED in (here / "train.py").read_bytes()
         again = run("rewrite", "train.py")
         assert (again.exit_code, again.stdout) == (0, "")
@@ -89,6 +91,7 @@ class TestRewrite:
         assert result.exit_code == 2
         assert "broken.py:1:7: unreadable: syntax error" in result.stderr
         assert "nothing was written (1 to rewrite)" in result.stderr
+        assert " rewritten" not in result.stderr
         assert (here / "train.py").read_bytes() == WRONG
 
     def test_a_file_that_does_not_parse_alone_leaves_nothing_to_write(self, here):
@@ -169,7 +172,40 @@ class TestReport:
         assert result.exit_code == 1
         lines = result.stdout.splitlines()
         assert any(line.startswith("train.py:12:13: ") and " left " in line for line in lines)
-        assert any(line.startswith("train.py:16:9: ") and " rewritten " in line for line in lines)
+        assert any(line.startswith("train.py:16:9: gated: would rewrite ") for line in lines)
+        assert lines[-1].startswith("1 file: 1 to rewrite, ")
+        assert "rewritten" not in result.stdout + result.stderr
+
+    def test_it_ends_by_how_to_make_the_changes_where_there_are_some(self, here):
+        result = run("report", "train.py")
+        assert result.stderr == "to make these changes: tools rewrite --write train.py\n"
+        assert run("report", "--only", "left", "train.py").stderr == ""
+        assert (
+            run("report", "--json", "train.py").stderr == run("report", "--format", "sarif", "train.py").stderr == ""
+        )
+        words = shlex.split(result.stderr.partition(": tools ")[2])
+        assert run(*words).exit_code == 0
+        again = run("report", "train.py")
+        assert (again.exit_code, again.stderr) == (0, "")
+
+    def test_the_command_keeps_the_choices_and_names_the_files_that_change(self, here):
+        (here / "a folder").mkdir()
+        (here / "a folder" / "two.py").write_bytes(TWO_OPTIMIZERS)
+        (here / "nothing.py").write_text("x = 1\n")
+        (here / "train.py").unlink()
+        result = run("report", ".", "--counted-optimizer", "opt_head", "--no-follow-arguments")
+        assert result.stderr == (
+            "to make these changes: tools rewrite --write --counted-optimizer opt_head --no-follow-arguments "
+            "'a folder/two.py'\n"
+        )
+        assert run(*shlex.split(result.stderr.partition(": tools ")[2])).exit_code == 0
+
+    def test_many_files_are_not_all_named(self, here):
+        for number in range(9):
+            (here / f"train_{number}.py").write_bytes(WRONG)
+        paths = sorted(path.name for path in here.glob("*.py"))
+        assert run("report", *paths).stderr == "to make these changes: tools rewrite --write PATH...\n"
+        assert run("report", ".").stderr == "to make these changes: tools rewrite --write .\n"
 
     def test_json_is_valid_and_two_ways_to_ask_for_it_give_the_same(self, here):
         result = run("report", "train.py", "--json")

@@ -30,11 +30,18 @@ FILES = [
 
 def test_text_has_a_line_a_site_with_the_place_the_code_and_the_verdict():
     lines = report.as_text(FILES).splitlines()
-    assert lines[0] == "a.py:7:9: gated: rewritten bookkeeping block (now line 8): the counter moved on a skip"
+    assert lines[0] == "a.py:7:9: gated: would rewrite bookkeeping block (then line 8): the counter moved on a skip"
     assert lines[1] == "a.py:3:5: clip-guard: left clip guard: clipping belongs to every attempt"
-    assert lines[-1] == "3 files: 1 rewritten, 1 right, 1 refused, 1 left, 1 unreadable"
+    assert lines[-1] == "3 files: 1 to rewrite, 1 right, 1 refused, 1 left, 1 unreadable"
     assert report.failure_line(FILES[1]) == "b.py:4:2: unreadable: syntax error"
     assert report.failure_line(FileReport("x", failure=Failure("no"))) == "x: unreadable: no"
+
+
+def test_what_was_done_is_said_as_done():
+    (site, *_) = FILES[0].sites
+    done = "a.py:7:9: gated: rewritten bookkeeping block (now line 8): the counter moved on a skip"
+    assert report.text_line("a.py", site) == done
+    assert report.summary(FILES) == "3 files: 1 rewritten, 1 right, 1 refused, 1 left, 1 unreadable"
 
 
 def test_json_is_valid_against_its_schema_and_says_the_same():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -20,6 +21,8 @@ from ..options import Options
 from ..report import FileReport
 from ..site import Outcome
 from .output import finish, print_failures, print_refused
+
+_MOST_NAMED = 4  # files in the command that a report ends by
 
 paths_argument = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
 
@@ -84,7 +87,7 @@ def rewrite(
             click.echo(f"rewrote {file.path}")
     elif changed:
         click.echo(f"nothing was written ({len(changed)} to rewrite): every file must be readable first", err=True)
-    click.echo(reports.summary(found), err=True)
+    click.echo(reports.summary(found, is_done=not (is_diff or failures)), err=True)
     finish(bool(failures), bool(refused or (is_diff and changed)))
 
 
@@ -114,8 +117,9 @@ def report(
     counted_optimizer: str | None,
     follow_arguments: bool | None,
 ) -> None:
-    """Lists every place that bears on which updates are counted, with the verdict and its reason.
+    """Lists every place that bears on which updates are counted, with the verdict and its reason. Writes nothing.
 
+    The text says `would rewrite` of what `rewrite --write` changes; JSON and --only call that outcome `rewritten`.
     Exits with 1 if a listed place counts skipped updates, whether it can be rewritten or not.
     """
     options = Options(counted_optimizer, follow_arguments)
@@ -126,8 +130,24 @@ def report(
         click.echo(reports.as_json(reports.sarif(found)), nl=False)
     else:
         click.echo(reports.as_text(found), nl=False)
+        _say_how(paths, found, options)
     failures = print_failures(found)
     finish(bool(failures), any(file.needs_change for file in found))
+
+
+def _say_how(paths: Iterable[Path], found: Iterable[FileReport], options: Options) -> None:
+    """A line on stderr with the command that makes the changes of a report, if it has any."""
+    changed = [file.path for file in found if any(site.outcome is Outcome.REWRITTEN for site in file.sites)]
+    if not changed:
+        return
+    shortest = min((changed, [str(path) for path in paths]), key=len)
+    words = ["--counted-optimizer", options.counted_optimizer] if options.counted_optimizer else []
+    if options.follow_arguments is not None:
+        words.append("--follow-arguments" if options.follow_arguments else "--no-follow-arguments")
+    ends = [shlex.join(shortest)] if len(shortest) <= _MOST_NAMED else ["PATH..."]
+    program = click.get_current_context().find_root().command_path
+    command = " ".join([program, "rewrite --write", *([shlex.join(words)] if words else []), *ends])
+    click.echo(f"to make these changes: {command}", err=True)
 
 
 def _only(file: FileReport, outcomes: tuple[str, ...]) -> FileReport:
