@@ -354,7 +354,8 @@ class TestApply:
         repo, row = upstream
         result = run("apply", "sample", "--to", repo.root, "--series", "top")
         assert result.exit_code == 0
-        assert f"3 commits on the new branch applied-updates/top of {repo.root}" in result.stdout
+        stands = "the checkout stands on it now"
+        assert f"3 commits on the new branch applied-updates/top of {repo.root}; {stands}" in result.stdout
         assert repo.git("log", "--format=%an %s", f"{row.base}..HEAD").splitlines() == [
             "A Fix scripts/one.py",
             "A Fix scripts/two.py",
@@ -370,6 +371,46 @@ class TestApply:
         assert "scripts/two.py:1:1: unclear: refused" in result.stderr
         assert repo.read("scripts/one.py") == b"new\nline twenty\nand more\n"
         assert repo.git("symbolic-ref", "--short", "HEAD").strip() == "mine"
+
+    def test_one_commit_is_not_commits(self, upstream):
+        repo, _ = upstream
+        repo.commit({"scripts/two.py": b"BETA\n"})
+        result = run("apply", "sample", "--to", repo.root)
+        assert result.exit_code == 0
+        assert f"1 commit on the new branch applied-updates/first of {repo.root}" in result.stdout
+
+    @pytest.mark.parametrize("verb", ["apply", "generate"])
+    def test_what_the_pinned_base_refuses_too_is_no_difference(self, upstream, verb):
+        repo, row = upstream
+        folder = catalog.patches_folder() / "sample" / row.base / "first"
+        assert run("generate", "sample", "--all", "--record").exit_code == 0
+        repo.commit({"scripts/two.py": b"nothing of the kind\n"})
+        words = ["--to", repo.root] if verb == "apply" else ["--base", "HEAD"]
+        assert run(verb, "sample", *words).exit_code == 1
+        document = json.loads((folder / "report.json").read_text())
+        site = {"line": 7, "col": 1, "new_line": None, "kind": "text", "code": "unclear", "outcome": "refused"}
+        wrong = [file for file in document["files"] if file["path"] == "scripts/two.py"]
+        for outcome, code, exit_code in (("left", "unclear", 1), ("refused", "other", 1), ("refused", "unclear", 0)):
+            wrong[0]["sites"] = [site | {"message": "as it was", "outcome": outcome, "code": code}]
+            (folder / "report.json").write_text(json.dumps(document))
+            if verb == "apply":
+                words = [*words[:2], "--branch", f"{outcome}-{code}"]
+                repo.git("checkout", "--quiet", "main")
+            result = run(verb, "sample", *words)
+            assert result.exit_code == exit_code
+            assert "scripts/two.py:1:1: unclear: refused" in result.stderr
+            said = "1 of 1 refused places is refused at the pinned base too" in result.stderr
+            assert said == (exit_code == 0)
+
+    def test_a_record_that_cannot_be_read_excuses_nothing(self, upstream):
+        repo, row = upstream
+        folder = catalog.patches_folder() / "sample" / row.base / "first"
+        folder.mkdir(parents=True)
+        (folder / "report.json").write_text("{")
+        repo.commit({"scripts/two.py": b"nothing of the kind\n"})
+        result = run("apply", "sample", "--to", repo.root)
+        assert result.exit_code == 1
+        assert "Traceback" not in result.stderr
 
     def test_a_second_time_there_is_nothing_to_do(self, upstream):
         repo, _ = upstream

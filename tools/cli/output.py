@@ -7,7 +7,9 @@ from typing import NoReturn
 
 import click
 
-from ..patch import Series
+from ..catalog import Upstream
+from ..patch import Series, Tree
+from ..refusals import count_new
 from ..report import FileReport, failure_line, summary, text_line
 from ..series import file_reports
 from ..site import Outcome
@@ -29,14 +31,26 @@ def print_failures(reports: Iterable[FileReport]) -> int:
     return len(lines)
 
 
-def print_made(series: Series) -> int:
-    """The patches of a series on stdout, what was refused and the totals on stderr; returns how much was refused."""
+def print_made(upstream: Upstream, tree: Tree, series: Series) -> int:
+    """The patches of a series on stdout, what was refused and the totals on stderr.
+
+    Returns how much was refused that is not refused at the pinned base as well.
+    """
     reports = file_reports(series)
-    num_refused = print_refused(reports)
+    print_refused(reports)
     for patch in series.patches:
         click.echo(f"{series.name}: {patch.subject}")
     click.echo(f"{series.name}: {summary(reports)}", err=True)
-    return num_refused
+    if tree.is_exact:
+        return 0
+    num_refused, num_new = count_new(upstream, series)
+    if num_new < num_refused:
+        num_old = num_refused - num_new
+        are = "is" if num_old == 1 else "are"
+        click.echo(
+            f"{series.name}: {num_old} of {num_refused} refused places {are} refused at the pinned base too", err=True
+        )
+    return num_new
 
 
 def finish(could_not_run: bool, is_different: bool) -> NoReturn:

@@ -54,22 +54,22 @@ def generate(
     """Writes the series of an upstream as mails for `git am`, with NOTES.md and report.json beside them.
 
     UPSTREAM is a row of patches/upstreams.toml. A series that stands on others has its own mails only; `apply` puts
-    all of them onto a checkout. Exits with 1 if something was refused that the pinned base has.
+    all of them onto a checkout. Exits with 1 if something was refused that is not refused at the pinned base as well.
     """
     row = catalog.find(upstream)
     if is_all and name:
         raise CannotRun(f"--all means every series, so --series must be left out, got {name}")
     if is_recorded and out is not None:
         raise CannotRun(f"--record writes to patches/ and --out elsewhere: give one of them, got --out {out} as well")
-    num_refused = 0
+    num_new = 0
     with open_source(row, source, base) as tree:
         click.echo(f"{row.name} at {tree.base}", err=True)
         for part in row.series if is_all else [name]:
             made = generate_series(row, tree, part)
             folder = record(made) if is_recorded else export(made, out or OUT)
-            num_refused += print_made(made.series)
+            num_new += print_made(row, tree, made.series)
             click.echo(folder)
-    finish(False, bool(num_refused) and not tree.is_exact)
+    finish(False, bool(num_new))
 
 
 @click.command("check", short_help="Compare the committed patches with what the tools write.")
@@ -114,16 +114,18 @@ def apply(upstream: str, target: Path, name: str | None, branch: str | None) -> 
     """Commits a series to a checkout, on a new branch: all of it, or nothing.
 
     The patches are generated from the checkout's own HEAD, so this works on a fork that has moved on; what had to be
-    refused there is printed. The checkout must have no uncommitted changes. Exits with 1 if something was refused that
-    the pinned base has.
+    refused there is printed. The checkout must have no uncommitted changes, and stands on the new branch afterwards.
+    Exits with 1 if something was refused that is not refused at the pinned base as well.
     """
-    applied = apply_series(catalog.find(upstream), target, name, branch)
-    num_refused = sum(print_made(part) for part in applied.made.chain)
+    row = catalog.find(upstream)
+    applied = apply_series(row, target, name, branch)
+    num_new = sum(print_made(row, applied.made.tree, part) for part in applied.made.chain)
     if applied.branch:
-        click.echo(f"{applied.num_commits} commits on the new branch {applied.branch} of {target}")
+        commits = "1 commit" if applied.num_commits == 1 else f"{applied.num_commits} commits"
+        click.echo(f"{commits} on the new branch {applied.branch} of {target}; the checkout stands on it now")
     else:
         click.echo(f"nothing to do: no patch of this series changes {target}")
-    finish(False, bool(num_refused) and not applied.made.tree.is_exact)
+    finish(False, bool(num_new))
 
 
 @click.command("run", short_help="Do it all: generate, prove, and show two Trainer runs.")
