@@ -312,6 +312,24 @@ def test_the_page_on_the_trainer_patches_both_installed_releases(here: Path, tmp
             assert (site / path.removeprefix("src/")).read_bytes() == after
 
 
+@pytest.mark.processes
+@pytest.mark.xdist_group("documents")
+def test_the_page_on_pull_requests_shows_a_trainer_before_and_after(here: Path, tmp_path: Path) -> None:
+    for name in ("accelerate", "transformers"):
+        package = Path(str(importlib.metadata.distribution(name).locate_file(name)))
+        shutil.copytree(package, tmp_path / name / "src" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        done = bash("git init --quiet && git add --all && git commit --quiet --message=all", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+    run = bash(shell("docs/upstream-pr.md", "--compare-path"), here, HOME=str(tmp_path))
+    assert run.returncode == 0, run.stdout + run.stderr
+    rows = [re.findall(r"[\w,]+(?: [\w,]+)*", line) for line in run.stdout.splitlines() if line.startswith("| ")]
+    assert [row[:3] for row in rows[1:]] == [
+        ["finite", "6", "6"],
+        ["overflow at attempt 4", "6", "5"],
+        ["overflow at attempt 4, patched", "7", "6"],
+    ]
+
+
 def dist_info(package: importlib.metadata.Distribution) -> str:
     """The name of the folder with what pip knows of a package."""
     (name,) = {str(path).split("/")[0] for path in package.files or () if path.name == "METADATA"}
