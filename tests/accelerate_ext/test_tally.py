@@ -56,6 +56,23 @@ def test_what_is_known_so_far_is_at_most_two_chunks_behind(history):
         assert so_far.attempted >= number + 1 - 16
 
 
+def test_verdicts_on_the_device_are_known_16_updates_later_at_the_latest():
+    tally, behind = Tally(), []
+    for _ in range(40):
+        tally.record(verdict(False, is_known=False))
+        behind.append(tally.attempted - tally.seen_so_far.attempted)
+    assert max(behind) == 15
+
+
+def test_the_count_is_on_the_device_that_is_asked_for():
+    tally = Tally()
+    tally.record(verdict(False, is_known=True))
+    for number in range(2):
+        count = tally.applied_on_device(torch.device("meta"))
+        assert (count.device.type, count.dtype, count.shape) == ("meta", torch.int64, ()), number
+        tally.record(verdict(False, is_known=False))
+
+
 def test_counting_on_the_device_reads_nothing_and_reading_reads_once():
     tally = Tally()
     with DeviceReads() as reads:

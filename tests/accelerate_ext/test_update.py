@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from accelerate_ext.update import Update, Verdict
+from accelerate_ext.update import Update, Verdict, on_one_device
 from benchmarks.device_reads import DeviceReads
 
 
@@ -30,6 +30,19 @@ def test_an_attempt_is_skipped_when_any_of_its_steps_was(first, second, kinds):
     assert Verdict.of_all([kinds[0](first), kinds[1](second)]).skipped == (first or second)
 
 
+def test_a_settled_verdict_holds_nothing_of_the_device():
+    verdict = on_device(True)
+    assert verdict.skipped
+    assert verdict.found_inf is None and verdict.parcel is None
+
+
+@pytest.mark.parametrize("devices", [("meta", "cpu"), ("meta", "meta"), ("cpu", "cpu")])
+def test_answers_of_several_devices_come_together_on_the_first(devices):
+    verdicts = [Verdict(found_inf=torch.zeros((), device=device)) for device in devices]
+    together = on_one_device(verdicts)
+    assert together.shape == (2,) and together.device.type == devices[0]
+
+
 def test_combining_reads_nothing():
     with DeviceReads() as reads:
         Verdict.of_all([on_device(True), on_device(False), Verdict(False)])
@@ -49,7 +62,7 @@ def test_a_step_decides(skipped, outcome):
     optimizer = object()
     update.add(optimizer, Verdict(skipped))
     assert (update.attempted, update.applied, update.skipped) == (True, not skipped, skipped)
-    assert update.outcome == outcome
+    assert update.outcome == outcome and update.has_steps
     assert repr(update) == f"<Update: {outcome}>"
     assert update.was_skipped_for(optimizer) == skipped
     assert not update.was_skipped_for(object())
@@ -67,7 +80,7 @@ def test_closing_without_a_step_is_a_skip_until_a_step_comes():
     update = Update()
     optimizer = object()
     update.close_without_step((optimizer,))
-    assert update.skipped and update.was_skipped_for(optimizer)
+    assert update.skipped and update.was_skipped_for(optimizer) and not update.has_steps
     update.add(optimizer, Verdict(False))
     assert update.applied and not update.was_skipped_for(optimizer)
 

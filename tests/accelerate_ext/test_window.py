@@ -1,5 +1,7 @@
 """Windows inside windows, and windows that an exception leaves."""
 
+import contextlib
+
 import pytest
 import torch
 
@@ -51,3 +53,39 @@ def test_a_window_whose_own_end_fails_is_closed_and_what_stepped_in_it_counts(mo
         step(accelerator, model, optimizer)
     assert update.applied
     assert (accelerator.attempted_step, accelerator.applied_step) == (2, 2)
+
+
+class Watching:
+    """A context that keeps what it is told at its end, and may swallow an error."""
+
+    def __init__(self, swallows):
+        self.swallows, self.told = swallows, None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *told):
+        self.told = told
+        return self.swallows
+
+
+@pytest.mark.parametrize("window", ["attempt", "accumulate"])
+@pytest.mark.parametrize("swallows", [True, False])
+def test_what_accumulate_makes_of_an_error_is_what_becomes_of_it(monkeypatch, window, swallows):
+    accelerator, model, _ = make()
+    inner, error = Watching(swallows), KeyError("lost")
+    monkeypatch.setattr(type(accelerator).__mro__[1], "accumulate", lambda self, *models: inner)
+    expected = contextlib.nullcontext() if swallows else pytest.raises(KeyError, match="lost")
+    with expected, getattr(accelerator, window)(model):
+        raise error
+    kind, told, trace = inner.told
+    assert (kind, told) == (KeyError, error)
+    assert trace.tb_frame.f_code.co_filename == __file__
+
+
+def test_only_attempt_yields_the_update():
+    accelerator, model, _ = make()
+    with accelerator.accumulate(model) as nothing:
+        assert nothing is None
+    with accelerator.attempt(model) as update:
+        assert update is not None
