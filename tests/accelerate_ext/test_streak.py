@@ -92,3 +92,8 @@ def test_skips_by_hand_count_for_the_limit_too(loop):
     with pytest.raises(accelerate_ext.SkippedUpdatesError, match="3 updates in a row"):
         never_step()
     assert record.accelerator.attempted_step == 3
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2])
+def test_the_smallest_limits_are_limits(limit):
+    assert accelerate_ext.Accelerator(cpu=True, max_consecutive_skips=limit).max_consecutive_skips == limit
