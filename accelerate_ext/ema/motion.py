@@ -46,7 +46,8 @@ def measure_motion(sources: Sequence[Source], readers: Sequence[Reader], names: 
     t, gamma = (np.array([getattr(source, field) for source in sources]) for field in ("t", "gamma"))
     late = slice(max(0, len(sources) - NEAR_THE_END), len(sources))
     observed, norm = _pairwise_squares(readers[late], names)
-    rounding = np.array([_rounding(source, reader, names) for source, reader in zip(sources, readers, strict=True)])
+    sizes = [(name, math.prod(readers[-1].shape(name))) for name in names]
+    rounding = np.array([_rounding(source, reader, sizes) for source, reader in zip(sources, readers, strict=True)])
     squared = rounding**2 * norm
     drift = _drift(observed, t[late], gamma[late], squared[late])
     if drift <= 0:
@@ -103,9 +104,9 @@ def _samples(readers: Sequence[Reader], names: Sequence[str]) -> Iterator[torch.
         yield torch.nan_to_num(block, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _rounding(source: Source, reader: Reader, names: Sequence[str]) -> float:
-    sizes: Counter[torch.dtype] = Counter()
-    for name in names:
-        sizes[reader.dtype(name)] += math.prod(reader.shape(name))
-    by_dtype = RELATIVE_ROUNDING * torch.finfo(sizes.most_common(1)[0][0]).eps / 2
+def _rounding(source: Source, reader: Reader, sizes: Sequence[tuple[str, int]]) -> float:
+    elements: Counter[torch.dtype] = Counter()
+    for name, size in sizes:
+        elements[reader.dtype(name)] += size
+    by_dtype = RELATIVE_ROUNDING * torch.finfo(elements.most_common(1)[0][0]).eps / 2
     return max(source.rounding_error, by_dtype)
