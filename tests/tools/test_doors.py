@@ -15,7 +15,7 @@ DOORS = {
     "rules": {"layout", "loop", "site", "source", "work"},
     "trainer": {"patch", "site", "source"},
     "upstreams": {"codes", "patch", "scripts", "site", "source", "trainer"},
-    "overflow": {"errors", "loop", "options", "rewrite", "source", "work"},
+    "overflow": {"errors", "loop", "options", "rewrite", "site", "source", "work"},
     "overflow.inside": set(),
 }
 
