@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
+
+from accelerate_ext.scaling import ScalerTurn, StepProbe
 
 INF = float("inf")
 ONE = torch.ones(1, 1)
@@ -259,3 +263,46 @@ def test_an_exception_in_the_window_leaves_no_update_behind(pair):
         two.step()
     assert two.applied_step == 1
     assert accelerator.applied_step == 2
+
+
+class Told(torch.optim.SGD):
+    """Keeps what its `step()` was given."""
+
+    def step(self, *args, **kwargs):
+        self.told = args, kwargs
+        super().step()
+
+
+@pytest.mark.parametrize("is_replaced", [True, False])
+def test_a_probe_hands_everything_on_and_leaves_the_optimizer_as_it_was(is_replaced):
+    scaler, weight = torch.amp.GradScaler("cpu", init_scale=2.0), nn.Parameter(torch.ones(()))
+    optimizer = Told([weight], lr=0.1)
+    if is_replaced:
+        optimizer.step = functools.partial(Told.step, optimizer)
+    before = vars(optimizer).get("step")
+    scaler.scale(weight * 3).backward()
+    probe = StepProbe(scaler)
+    probe.step(optimizer, 1, extra=2)
+    assert optimizer.told == ((1,), {"extra": 2})
+    assert vars(optimizer).get("step") is before
+    assert not probe.verdict.skipped and weight.item() == pytest.approx(0.7)
+
+
+def test_a_turn_knows_after_which_backward_pass_whose_gradients_were_unscaled():
+    scaler, turn = torch.amp.GradScaler("cpu"), ScalerTurn()
+    one, two = (torch.optim.SGD([nn.Parameter(torch.ones(()))]) for _ in range(2))
+    turn.update()  # nothing is due
+    turn.was_unscaled(scaler, one, 3)
+    assert [turn.is_unscaled(one, 3), turn.is_unscaled(one, 4), turn.is_unscaled(two, 3)] == [True, False, False]
+    assert not turn.is_update_due
+    turn.stepped(scaler, one)
+    assert turn.is_update_due and turn.has_stepped(one) and not turn.has_stepped(two)
+
+
+def test_clipping_twice_in_one_attempt_unscales_once(pair):
+    accelerator, first, _, one, _ = pair(mixed_precision="fp16")
+    with accelerator.attempt(first) as update:
+        accelerator.backward(first(ONE).sum() * -2)
+        norms = [accelerator.clip_grad_norm_(first.parameters(), 100.0).item() for _ in range(2)]
+        one.step()
+    assert (norms, first.weight.item(), update.applied) == ([2.0, 2.0], 2.0, True)
