@@ -306,3 +306,27 @@ def test_clipping_twice_in_one_attempt_unscales_once(pair):
         norms = [accelerator.clip_grad_norm_(first.parameters(), 100.0).item() for _ in range(2)]
         one.step()
     assert (norms, first.weight.item(), update.applied) == ([2.0, 2.0], 2.0, True)
+
+
+def test_gradients_that_were_unscaled_and_dropped_still_back_the_scale_off():
+    scaler, turn = torch.amp.GradScaler("cpu", init_scale=16.0), ScalerTurn()
+    weight = nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([weight])
+    scaler.scale(weight * INF).backward()
+    scaler.unscale_(optimizer)
+    turn.was_unscaled(scaler, optimizer, 1)
+    turn.gradients_dropped(optimizer)
+    turn.update()
+    turn.update()  # nothing is due any more
+    assert scaler.get_scale() == 8.0
+
+
+def test_gradients_dropped_behind_their_step_leave_the_update_due():
+    scaler, turn = torch.amp.GradScaler("cpu"), ScalerTurn()
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(()))])
+    turn.was_unscaled(scaler, optimizer, 1)
+    turn.gradients_dropped(optimizer)  # of which the scaler knows nothing: somebody has updated it
+    turn.was_unscaled(scaler, optimizer, 2)
+    turn.stepped(scaler, optimizer)
+    turn.gradients_dropped(optimizer)
+    assert turn.has_stepped(optimizer) and turn.is_update_due

@@ -64,6 +64,14 @@ def test_verdicts_on_the_device_are_known_16_updates_later_at_the_latest():
     assert max(behind) == 15
 
 
+def test_what_was_asked_for_one_by_one_is_counted_at_once():
+    tally, verdicts = Tally(), [verdict(number % 2 == 0, is_known=False) for number in range(12)]
+    for one in verdicts:
+        tally.record(one)
+    assert [one.skipped for one in verdicts] == [True, False] * 6
+    assert tally.seen_so_far == Ledger(attempted=12, applied=6, skipped=6, skipped_in_a_row=0)
+
+
 def test_the_count_is_on_the_device_that_is_asked_for():
     tally = Tally()
     tally.record(verdict(False, is_known=True))
