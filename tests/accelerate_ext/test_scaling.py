@@ -9,7 +9,7 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from torch import nn
 
-from accelerate_ext.scaling import ScalerTurn, StepProbe
+from accelerate_ext.scaling import ScalerTurn, StepProbe, copy_of_scale
 
 INF = float("inf")
 ONE = torch.ones(1, 1)
@@ -330,3 +330,12 @@ def test_gradients_dropped_behind_their_step_leave_the_update_due():
     turn.stepped(scaler, optimizer)
     turn.gradients_dropped(optimizer)
     assert turn.has_stepped(optimizer) and turn.is_update_due
+
+
+def test_a_copy_of_the_scale_stays_as_it_was():
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    assert copy_of_scale(scaler) is None and copy_of_scale(object()) is None
+    scaler.scale(torch.ones(()))
+    kept = copy_of_scale(scaler)
+    scaler.update(8.0)
+    assert (kept.item(), scaler.get_scale()) == (16.0, 8.0)
