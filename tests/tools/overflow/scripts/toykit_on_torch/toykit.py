@@ -46,7 +46,7 @@ class EMA:
 
 
 def Bar(total=None, **kwargs):
-    return tqdm(total=total, **kwargs)
+    return tqdm(total=len(total) if isinstance(total, range) else total, **kwargs)
 
 
 def Loader(n):
