@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from . import names
 from .gathering import cleared, container, gathers, reads
+from .methods import cleared_by_method
 from .names import key
 from .obstacles import Refusal
 from .scope import Scope
@@ -143,6 +144,9 @@ class Windows:
         function = self.script.function(scope, call) if call is not None else None
         if call is None or function is None or function is scope:
             return
+        if of_object := cleared_by_method(self.script, function, call, gathered):
+            window.refusal = _hidden_reset(node, function, of_object)
+            return
         shared = {name for name in gathered if self._is_shared(name, function, scope)}
         deeper = Window()
         counters = [*counters, *self.traits.counters_in(function.node.body)]
@@ -152,12 +156,7 @@ class Windows:
         hidden = {name for inner in resets for name in cleared(inner, shared)}
         is_hidden = bool(hidden - set(deeper.cleared)) or not _means_same([*due, *resets], function, scope)
         if deeper.refusal or deeper.kept or is_hidden:
-            what = _list(sorted(hidden)) if hidden else "gradients or counts data"
-            window.refusal = Refusal(
-                "nested-reset",
-                f"line {node.lineno} calls `{function.name}`, which clears {what} in a way that "
-                "cannot be repeated for skipped updates; do it in the block itself",
-            )
+            window.refusal = _hidden_reset(node, function, hidden)
             return
         window.cleared += deeper.cleared
         window.data += deeper.data
@@ -285,6 +284,15 @@ def _means_same(nodes: list[ast.stmt], function: Scope, scope: Scope) -> bool:
     if function.owner is not None and function.owner is scope.owner:
         read -= {"self", "cls"}
     return not read & set(function.bindings)
+
+
+def _hidden_reset(node: ast.stmt, function: Scope, hidden: set[str]) -> Refusal:
+    what = _list(sorted(hidden)) if hidden else "gradients or counts data"
+    return Refusal(
+        "nested-reset",
+        f"line {node.lineno} calls `{function.name}`, which clears {what} in a way that "
+        "cannot be repeated for skipped updates; do it in the block itself",
+    )
 
 
 def _list(items: list[str]) -> str:

@@ -90,3 +90,46 @@ def test_a_reset_over_lines_keeps_their_ends(loop, newline):
     wanted = f"if {GATE}:\n    global_step += 1\n    window = torch.zeros(\n        1,\n    )\n"
     wanted += "elif accelerator.sync_gradients:\n    window = torch.zeros(\n        1,\n    )"
     assert after == loop.source(wanted).replace("\n", newline)
+
+
+OBJECT = """\
+from accelerate import Accelerator
+
+
+class State:
+    def advance(this):
+        this.step += 1
+        {statement}
+
+    def clear(this):
+        this.losses = []
+
+
+def main(model, optimizer, loader):
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    state = State()
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss = model(batch)
+            state.losses.append(loss)
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+        if accelerator.sync_gradients:
+            accelerator.log({{"loss": sum(state.losses) / 2}})
+            state.advance()
+"""
+
+
+@pytest.mark.parametrize("statement", ["this.losses = []", "this.losses.clear()", "this.clear()"])
+def test_what_an_object_clears_of_itself_is_no_reset_that_can_be_repeated(statement):
+    result = rewrite(OBJECT.format(statement=statement).encode())
+    assert result.after == result.before
+    refused = [site for site in result.sites if site.code == "nested-reset"]
+    assert ["`advance`, which clears `state.losses`" in site.message for site in refused] == [True]
+
+
+def test_an_object_that_clears_something_else_of_itself_does_not_stand_in_the_way():
+    result = rewrite(OBJECT.format(statement="this.notes = []").encode())
+    assert GATE in result.after.decode()

@@ -50,6 +50,8 @@ def read(path: Path) -> list[Snippet]:
 
 
 def record(path: Path, title: str, told: str) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        pytest.fail("UPDATE_OUTCOMES writes each file many times, which two processes must not do: run it without -n")
     parts = [Snippet(item.title, item.source, told if item.title == title else item.wanted) for item in read(path)]
     path.write_text("\n".join(f"## {item.title}\n{item.source}=>\n{item.wanted}" for item in parts), encoding="utf-8")
 
@@ -77,6 +79,11 @@ def test_the_outcome_is_the_recorded_one(path, snippet, make_loop, outcome):
         record(path, snippet.title, outcome(result))
     else:
         assert outcome(result) == snippet.wanted
+
+
+def test_no_file_is_empty():
+    assert FILES
+    assert [path.name for path in FILES if not read(path)] == []
 
 
 def test_no_title_comes_twice():
