@@ -6,6 +6,7 @@ import sys
 import weakref
 
 import pytest
+from accelerate import Accelerator
 
 from tools.overflow.inside import lookup
 from tools.overflow.inside.counters import Counter, Counters
@@ -141,3 +142,20 @@ def test_a_function_to_read_a_counter_that_nobody_asked_for_is_not_kept() -> Non
     assert counters.moved(may_search=False) == []
     counters.give("state.step", lambda: 3, "trainer.state.step")
     assert [(counter.name, counter.value) for counter in counters.moved(may_search=False)] == [("state.step", 3)]
+
+
+def test_the_micro_batches_that_an_accelerator_counts_are_no_counter_of_the_script() -> None:
+    class State:
+        def __init__(self) -> None:
+            self.step = 7
+
+    counter = Counter("self.step")
+
+    def loop() -> None:
+        accelerator, state = Accelerator(cpu=True), State()
+        accelerator.step = 3
+        counter.sample(True)
+        state.step += accelerator.step
+
+    loop()
+    assert (counter.first, counter.where) == (7, "state.self.step")

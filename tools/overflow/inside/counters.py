@@ -14,6 +14,7 @@ from typing import Any
 
 from .lookup import frames, member, variables, words
 
+_LIBRARIES = ("accelerate", "accelerate_ext", "torch")
 _SEARCHES = 50  # a script that never had the counter after so many attempts has none
 
 
@@ -29,6 +30,11 @@ def _number(value: Any) -> int | None:
     except (AttributeError, TypeError, ValueError, RuntimeError):
         return None
     return None
+
+
+def _is_of_library(owner: Any) -> bool:
+    """Whether an object's counters are not the script's: an Accelerator counts micro-batches as `step`."""
+    return type(owner).__module__.partition(".")[0] in _LIBRARIES
 
 
 def _stores(code: CodeType, name: str) -> bool:
@@ -91,7 +97,9 @@ class Counter:
         known = variables(frame)
         place = frame.f_code.co_name
         owner = known.get("self") if self._is_of_self else None
-        if owner is not None and self._follow(member(owner, self.head)) is not None:  # not a local copy of that name
+        if (
+            owner is not None and not _is_of_library(owner) and self._follow(member(owner, self.head)) is not None
+        ):  # not a local copy of that name
             return 0, frame, lambda: self._follow(member(owner, self.head)), f"{self.name} in {place}"
         if self._follow(known.get(self.head)) is not None:
             rank = 0 if _stores(frame.f_code, self.head) or self.rest else 2
@@ -120,7 +128,7 @@ class Counter:
             (name, value)
             for name, value in owners
             if not name.startswith("__") and (isinstance(value, dict) or hasattr(value, "__dict__"))
-            if not isinstance(value, type(sys)) and not isinstance(value, type)
+            if not isinstance(value, type(sys)) and not isinstance(value, type) and not _is_of_library(value)
         ]
 
 
