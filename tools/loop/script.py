@@ -152,6 +152,12 @@ class Script:
             return self.module.classes.get(key(found[0].value.func) or "")
         return None
 
+    def method(self, scope: Scope, call: ast.Call) -> Scope | None:
+        """The method of a class of this file that a call runs on an object that was made once, also one of `self`."""
+        name = key(call.func) or ""
+        found = self._method(self._class_of(scope, name.rpartition(".")[0]), last(name)) if "." in name else None
+        return self.read(found) if found is not None else None
+
     def _method(self, owner: Scope | None, name: str, depth: int = 5) -> Scope | None:
         if owner is None or depth == 0:
             return None

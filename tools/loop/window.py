@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from . import names
 from .gathering import cleared, container, gathers, reads
-from .methods import cleared_by_method
+from .methods import cleared_by_method, hidden_reset
 from .names import key
 from .obstacles import Refusal
 from .scope import Scope
@@ -27,6 +27,7 @@ class Window:
     kept: list[str] = field(default_factory=list)
     never_cleared: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)  # cleared in a method
     refusal: Refusal | None = None
 
 
@@ -142,10 +143,12 @@ class Windows:
         """What a function of this file clears that the block calls, in names that mean the same here."""
         call, scope = call_of(node), self.script.places[node].scope
         function = self.script.function(scope, call) if call is not None else None
-        if call is None or function is None or function is scope:
+        method, hidden = cleared_by_method(self.script, scope, call, gathered) if call is not None else (None, set())
+        if method is not None and hidden:
+            window.refusal = hidden_reset(node, method, hidden)
+            window.hidden += sorted(hidden)
             return
-        if of_object := cleared_by_method(self.script, function, call, gathered):
-            window.refusal = _hidden_reset(node, function, of_object)
+        if call is None or function is None or function is scope:
             return
         shared = {name for name in gathered if self._is_shared(name, function, scope)}
         deeper = Window()
@@ -156,7 +159,7 @@ class Windows:
         hidden = {name for inner in resets for name in cleared(inner, shared)}
         is_hidden = bool(hidden - set(deeper.cleared)) or not _means_same([*due, *resets], function, scope)
         if deeper.refusal or deeper.kept or is_hidden:
-            window.refusal = _hidden_reset(node, function, hidden)
+            window.refusal = hidden_reset(node, function, hidden)
             return
         window.cleared += deeper.cleared
         window.data += deeper.data
@@ -284,15 +287,6 @@ def _means_same(nodes: list[ast.stmt], function: Scope, scope: Scope) -> bool:
     if function.owner is not None and function.owner is scope.owner:
         read -= {"self", "cls"}
     return not read & set(function.bindings)
-
-
-def _hidden_reset(node: ast.stmt, function: Scope, hidden: set[str]) -> Refusal:
-    what = _list(sorted(hidden)) if hidden else "gradients or counts data"
-    return Refusal(
-        "nested-reset",
-        f"line {node.lineno} calls `{function.name}`, which clears {what} in a way that "
-        "cannot be repeated for skipped updates; do it in the block itself",
-    )
 
 
 def _list(items: list[str]) -> str:

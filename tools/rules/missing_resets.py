@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from ..loop import names
 from ..loop.blocks import Block
 from ..loop.gathering import cleared, gathers, reads
+from ..loop.methods import cleared_by_method
 from ..loop.names import key
 from ..loop.obstacles import Refusal
 from ..loop.tree import assigned, calls_of, within
@@ -23,7 +24,7 @@ _DEPTH = 3  # calls that are followed
 def missing_reset(work: Work, block: Block) -> Refusal | None:
     """Why a block is not right although it asks the flag: window state, or gradients, that a skipped update keeps."""
     window = work.windows.read(block.statements, block.node)
-    state = dict.fromkeys([*window.cleared, *window.kept])
+    state = dict.fromkeys([*window.cleared, *window.kept, *window.hidden])
     zeroes = any(map(_zeroes, within(block.statements)))
     if not state and not zeroes:
         return None
@@ -34,7 +35,9 @@ def missing_reset(work: Work, block: Block) -> Refusal | None:
     standing = [
         name
         for name in state
-        if _any(work, growing, name, lambda node, name: name in gathers(node)) and not _any(work, free, name, _sets)
+        if _any(work, growing, name, lambda node, name: name in gathers(node))
+        and not _any(work, free, name, _sets)
+        and not any(_cleared_inside(work, node, name) for node in free)
     ]
     if standing:
         what = ", ".join(f"`{name}`" for name in standing)
@@ -84,6 +87,12 @@ def _sets(node: ast.stmt, name: str) -> bool:
     wanted = {name, names.root(name)} - {"self", "cls"}
     fresh = any(key(target) in wanted and not reads(value, name) for target, value in assigned(node))
     return fresh or bool(cleared(node, {name}))
+
+
+def _cleared_inside(work: Work, node: ast.stmt, name: str) -> bool:
+    """Whether a method of the object that holds a name clears it."""
+    scope = work.script.places[node].scope
+    return any(cleared_by_method(work.script, scope, call, {name})[1] for call in calls_of(node))
 
 
 def _zeroes(node: ast.stmt) -> bool:

@@ -133,3 +133,31 @@ def test_what_an_object_clears_of_itself_is_no_reset_that_can_be_repeated(statem
 def test_an_object_that_clears_something_else_of_itself_does_not_stand_in_the_way():
     result = rewrite(OBJECT.format(statement="this.notes = []").encode())
     assert GATE in result.after.decode()
+
+
+OF_SELF = OBJECT.replace("state = State()", "self.state = State()").replace(" state.", " self.state.")
+OF_SELF = OF_SELF.replace("sum(state.", "sum(self.state.").replace(
+    "def main(model", "class Run:\n  def main(self, model"
+)
+GATED = OBJECT.replace("if accelerator.sync_gradients:", f"if {GATE}:")
+
+
+def test_an_object_that_self_holds_is_no_other_case():
+    result = rewrite(OF_SELF.format(statement="this.losses = []").encode())
+    assert result.after == result.before
+    assert ["clears `self.state.losses`" in site.message for site in result.sites if site.code == "nested-reset"] == [
+        True
+    ]
+
+
+def test_a_gated_block_whose_object_clears_itself_is_not_right():
+    sites = rewrite(GATED.format(statement="this.losses = []").encode()).sites
+    assert [site.code for site in sites if "state.losses" in site.message] == ["reset-missing"]
+
+
+def test_an_object_that_clears_itself_at_skipped_boundaries_too_is_right():
+    text = (
+        GATED.format(statement="this.losses = []")
+        + "        elif accelerator.sync_gradients:\n            state.clear()\n"
+    )
+    assert {site.code for site in rewrite(text.encode()).sites if site.outcome.value == "refused"} == set()
