@@ -97,7 +97,7 @@ class Clock:
         Raises: ValueError if a step on the device went back.
         """
         if self._device is not None:
-            step, now, averaged, went_back = torch.stack([value.to(torch.int64) for value in self._device]).tolist()
+            step, now, averaged, went_back = torch.stack(self._device).tolist()
             if went_back:
                 raise ValueError(_went_back(f"{step}, and then an earlier one as a tensor"))
             self._host, self._device = Reading(step, now, averaged, self._host.unit), None
@@ -115,7 +115,7 @@ class Clock:
         if self._device is None:
             last = self._host
             values = (last.step, last.now, last.averaged, 0)
-            step, now, averaged, flag = (torch.full((), value, dtype=torch.int64, device=device) for value in values)
+            step, now, averaged, flag = (torch.full((), value, device=device) for value in values)
             return step, now, averaged, flag.bool()
         return tuple(value.to(device) for value in self._device)
 

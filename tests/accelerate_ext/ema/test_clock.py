@@ -8,7 +8,7 @@ import torch
 
 from accelerate_ext.ema.clock import Clock, Reading, whole
 from accelerate_ext.ema.profile import new_weight
-from accelerate_ext.ema.weighting import PowerWeighting
+from accelerate_ext.ema.weighting import DecayWeighting, PowerWeighting
 
 GAMMA = 6.94
 LATE = 70_000  # where averages move at every second step
@@ -106,12 +106,23 @@ def test_a_step_that_goes_back_on_the_device_is_told_when_the_clock_is_read():
     assert clock.read() == Reading(3, 3, 3, "updates")
 
 
-@pytest.mark.parametrize("t", [torch.tensor(3), torch.tensor([3]), torch.tensor([[3]], dtype=torch.int32)])
-def test_a_tensor_of_one_whole_number_is_a_step(t):
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.uint16, torch.uint64])
+def test_a_tensor_of_one_whole_number_is_a_step(dtype, shape):
     clock = clock_at()
-    due, move = clock.advance_on_device(t, None)
+    due, move = clock.advance_on_device(torch.full(shape, 3, dtype=dtype), None)
     assert due.shape == () and move.weights.shape == (1,)
     assert clock.read() == Reading(3, 3, 3, "updates")
+
+
+@pytest.mark.parametrize("weighting", [PowerWeighting((GAMMA,)), DecayWeighting()])
+def test_everything_is_kept_where_the_steps_are_whatever_the_default_device(weighting):
+    clock = Clock(weighting)
+    for t in torch.tensor([3, 8]):
+        with torch.device("meta"):
+            due, move = clock.advance_on_device(t, None)
+        assert {value.device.type for value in (due, move.weights, move.dither)} == {"cpu"}
+    assert clock.read() == Reading(8, 8, 8, "updates")
 
 
 @pytest.mark.parametrize(
