@@ -9,8 +9,6 @@ import torch
 from accelerate.utils import DistributedType
 from torch.amp import GradScaler
 
-from .scaling import as_plain_tensor
-
 
 class NonFiniteGuard(GradScaler):
     """A GradScaler whose scale is 1 for ever: it changes no gradient, and keeps back updates that are not finite.
@@ -44,7 +42,6 @@ class NonFiniteGuard(GradScaler):
 
 
 def _largest_over_ranks(found_inf: torch.Tensor) -> torch.Tensor:
-    found_inf = as_plain_tensor(found_inf)
     torch.distributed.all_reduce(found_inf, op=torch.distributed.ReduceOp.MAX)
     return found_inf
 

@@ -52,7 +52,7 @@ class StepProbe:
         if not self._called:
             return Verdict(skipped=True)
         if isinstance(self._found_inf, torch.Tensor):
-            return Verdict(found_inf=as_plain_tensor(self._found_inf))
+            return Verdict(found_inf=self._found_inf)
         return Verdict(skipped=False)
 
 
@@ -118,12 +118,6 @@ def _has_checked(scaler: GradScaler) -> bool:
     if not scaler.is_enabled():
         return False
     return any(state["found_inf_per_device"] for state in scaler._per_optimizer_states.values())
-
-
-def as_plain_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The value of a tensor that may be distributed over a device mesh; the same on every rank."""
-    full_tensor = getattr(tensor, "full_tensor", None)
-    return full_tensor() if callable(full_tensor) else tensor
 
 
 def copy_of_scale(scaler: GradScaler) -> torch.Tensor | None:
