@@ -107,15 +107,14 @@ def leave_one_out(t: ArrayLike, gamma: ArrayLike, noise: ArrayLike = 0.0) -> Arr
     with 1 on the diagonal and all others adding up to -1.
     """
     times, powers, errors = _vectors(t, gamma, noise)
-    unit, scale = _unit_diagonal(_gram("walk", times, powers, errors))
-    inverse = np.linalg.pinv(unit, rcond=1e-15, hermitian=True) / np.outer(scale, scale)
-    ones = inverse.sum(axis=1)
-    inverse -= np.outer(ones, ones) / ones.sum()  # the constraint that weights add up to 1
-    result = inverse / np.diagonal(inverse)
+    unit, scale = _unit_diagonal(_walk_gram(times, powers, errors))
+    result: Array = np.linalg.pinv(unit, hermitian=True) / np.outer(scale, scale)
+    ones = result.sum(axis=1)
+    result -= np.outer(ones, ones) / ones.sum()  # the constraint that weights add up to 1
     np.fill_diagonal(result, 0.0)
     result /= -result.sum(axis=0)
     np.fill_diagonal(result, 1.0)
-    return np.asarray(result, dtype=np.float64)
+    return result
 
 
 def describe(
@@ -139,16 +138,13 @@ def describe(
         squares = _residual_squares(walk_inner_product, weights, t, gamma, t_out, gamma_out)
     else:
         squares = pace.residual_squares(weights, t, gamma, t_out, gamma_out)
-    squares = squares + noise @ weights**2
-    squares += offset * np.where(np.abs(weights.sum(axis=0) - 1) > 1e-9, weights.sum(axis=0) - 1, 0.0) ** 2
-    error = np.sqrt(np.maximum(squares, 0.0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        predicted = np.where(error == 0, 0.0, error / distance)
+    total = weights.sum(axis=0)
+    squares = squares + noise @ weights**2 + offset * (total - 1) ** 2
     return Fit(
         kind=kind,
         weights=weights,
-        total=weights.sum(axis=0),
-        predicted_error=predicted,
+        total=total,
+        predicted_error=np.sqrt(squares) / distance,
         profile_residual=_profile_residual(weights, t, gamma, t_out, gamma_out),
         effective_sigma_rel=_effective_width(weights, t, gamma, t_out),
     )
@@ -159,23 +155,20 @@ def distance_from_model(t: float, gamma: float) -> float:
     return (check_t(t) / (2 * check_gamma(gamma) + 3)) ** 0.5
 
 
-def path_weights(t_in: ArrayLike, t_out: float, gamma_out: float) -> Array:
+def path_weights(steps: Array, t_out: float, gamma_out: float) -> Array:
     """Weights of plain checkpoints that average the straight lines between them, constant before the first.
 
     Equals the walk fit of checkpoints without rounding, and stays exact for any number of them.
 
-    Shapes: t_in (I,), distinct, in any order; result (I,), adding up to 1.
+    Shapes: steps (I,), distinct, in any order; result (I,), adding up to 1.
     """
-    steps = np.asarray(t_in, dtype=np.float64)
     order = np.argsort(steps)
     where = steps[order] / check_t(t_out)
     exponent = check_gamma(gamma_out, allow_raw=False) + 1
     reach = np.minimum(where, 1.0) ** exponent  # the part of the wanted weight up to each checkpoint
     area = np.minimum(where, 1.0) * reach / (exponent + 1) + np.maximum(where - 1, 0.0)  # and its integral
-    weights = np.zeros_like(where)
-    weights[0] = reach[0]
     to_later = reach[1:] - np.diff(area) / np.diff(where)
-    weights[1:] += to_later
+    weights = np.concatenate([reach[:1], to_later])
     weights[:-1] += np.diff(reach) - to_later
     result = np.empty_like(weights)
     result[order] = weights
@@ -185,14 +178,14 @@ def path_weights(t_in: ArrayLike, t_out: float, gamma_out: float) -> Array:
 def _least_squares(
     kind: Kind, t: Array, gamma: Array, t_out: Array, gamma_out: Array, noise: Array, constrained: bool
 ) -> Array:
-    dot = walk_inner_product if kind == "walk" else inner_product
-    gram = _gram(kind, t, gamma, noise)
+    if kind == "walk":
+        dot, gram = walk_inner_product, _walk_gram(t, gamma, noise)
+    else:
+        dot, gram = inner_product, inner_product(t[:, None], gamma[:, None], t[None], gamma[None])
     return _solve(gram, dot(t[:, None], gamma[:, None], t_out[None], gamma_out[None]), constrained)
 
 
-def _gram(kind: Kind, t: Array, gamma: Array, noise: Array) -> Array:
-    if kind == "profile":
-        return inner_product(t[:, None], gamma[:, None], t[None], gamma[None])
+def _walk_gram(t: Array, gamma: Array, noise: Array) -> Array:
     gram = walk_inner_product(t[:, None], gamma[:, None], t[None], gamma[None])
     gram[np.diag_indices_from(gram)] += noise
     return gram
@@ -280,9 +273,8 @@ def _profile_residual(weights: Array, t: Array, gamma: Array, t_out: Array, gamm
 
 
 def _effective_width(weights: Array, t: Array, gamma: Array, t_out: Array) -> Array:
-    with np.errstate(invalid="ignore"):
-        mean = np.where(np.isinf(gamma), 1.0, (gamma + 1) / (gamma + 2)) * t
-        variance = np.where(np.isinf(gamma), 0.0, (gamma + 1) / ((gamma + 2) ** 2 * (gamma + 3))) * t**2
+    part = 1 - 1 / (gamma + 2)  # 1 for a plain checkpoint, whose variance is 0
+    mean, variance = part * t, part / ((gamma + 2) * (gamma + 3)) * t**2
     total = weights.sum(axis=0)
     centre = (weights * mean[:, None]).sum(axis=0) / total
     spread = (weights * (variance[:, None] + (mean[:, None] - centre) ** 2)).sum(axis=0) / total
