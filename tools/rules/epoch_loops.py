@@ -23,8 +23,9 @@ class Budget:
 def read_budget(source: Source, loop: ast.For) -> Budget | None:
     """The loop as a budget if it runs over a range, and its inner loop stops at a limit of a counter."""
     call = loop.iter
-    is_range = isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "range"
-    if not isinstance(call, ast.Call) or not is_range or not 1 <= len(call.args) <= 2 or call.keywords:
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "range":
+        return None
+    if not 1 <= len(call.args) <= 2 or call.keywords:
         return None
     inner = [node for node in loop.body if isinstance(node, (ast.For, ast.While))]
     for test in (node.test for part in inner for node in ast.walk(part) if isinstance(node, ast.If) and _breaks(node)):

@@ -10,7 +10,7 @@ from ..work import Work
 
 def is_exit(node: ast.If) -> bool:
     """Whether all that an `if` does is to leave the iteration or the function."""
-    return len(node.body) == 1 and isinstance(node.body[0], (ast.Continue, ast.Return))
+    return isinstance(node.body[0], (ast.Continue, ast.Return))
 
 
 def ends_the_loop(node: ast.If) -> bool:
@@ -20,7 +20,7 @@ def ends_the_loop(node: ast.If) -> bool:
 
 
 def lets_single_values_past(work: Work, test: ast.expr, counters: list[str]) -> bool:
-    """Whether a test, as in `if global_step % N != 0: continue`, keeps away all but single values of a counter.
+    """Whether a test, as in `if global_step % N != 0: continue`, holds at all but single values of a counter.
 
     What follows such an exit is what fires at them. An exit *at* single values is another thing: nothing fires there.
     """
@@ -30,6 +30,9 @@ def lets_single_values_past(work: Work, test: ast.expr, counters: list[str]) -> 
         inner = test.operand
         return work.traits.trigger(inner, counters) and not lets_single_values_past(work, inner, counters)
     if isinstance(test, ast.Compare):
-        is_multiple = isinstance(test.left, ast.BinOp) and work.traits.trigger(test.left, counters)
-        return is_multiple and isinstance(test.ops[0], (ast.NotEq, ast.NotIn, ast.Gt))
+        if isinstance(test.ops[0], ast.NotEq):
+            return work.traits.asks_counter(test, counters)
+        if isinstance(test.ops[0], ast.NotIn):
+            return work.traits.asks_counter(test.left, counters)
+        return isinstance(test.ops[0], ast.Gt) and work.traits.trigger(test.left, counters)
     return isinstance(test, ast.BinOp) and work.traits.trigger(test, counters)

@@ -64,18 +64,18 @@ def gate_triggers(work: Work) -> None:
             if not work.flow.tests[node].is_flagged and _is_trigger(work, node, counters):
                 _trigger(work, node, gated)
         elif isinstance(node, ast.Expr) and work.traits.logs_or_saves(node):
-            gate_log(work, node, counters, gated)
+            gate_log(work, node, counters)
 
 
 def _is_trigger(work: Work, node: ast.If, counters: Iterable[Identity]) -> bool:
-    scope = work.script.places[node].scope
-    if is_exit(node) and not lets_single_values_past(work, node.test, work.names_of(scope, counters, node.test)):
-        return False  # leaves at single values, where the counter has brought it before
+    read = work.names_of(work.script.places[node].scope, counters, node.test)
     if any(work.traits.steps(inner) or work.traits.must_run(inner) for inner in within([*node.body, *node.orelse])):
         return (
             False  # lets the step through, or clears the gradients: that is due whether the update is applied or not
         )
-    return work.traits.trigger(node.test, work.names_of(scope, counters, node.test))
+    if is_exit(node):  # one at single values leaves where the counter has brought it before
+        return lets_single_values_past(work, node.test, read)
+    return work.traits.trigger(node.test, read)
 
 
 def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:

@@ -10,7 +10,7 @@ from ..loop.blocks import Block
 from ..loop.clauses import FLAGS
 from ..loop.names import key
 from ..loop.obstacles import Refusal
-from ..loop.tree import inner_blocks, is_loop, walk, within
+from ..loop.tree import is_loop, walk, within
 from ..work import Work
 
 _WIDTH = 60
@@ -33,9 +33,7 @@ def is_range_bound(work: Work, block: Block, node: ast.stmt) -> bool:
 def leave_batches(work: Work, block: Block) -> None:
     """A counter of batches: refused where the loop has no other, left where updates are counted elsewhere."""
     loop = work.script.loop(block.node)
-    others = [
-        item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop and item is not block
-    ]
+    others = [item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop]
     refusal = _why_batches(work, block)
     if others and refusal.code == "counts-batches":
         text = "counts beside the updates that a guard counts; no test on the boundary stands round it"
@@ -77,7 +75,7 @@ def why_unread(work: Work, block: Block) -> Refusal | None:
 
 def _tests(work: Work, block: Block) -> Iterator[tuple[ast.stmt, ast.expr]]:
     """The tests that decide whether a statement of the block counts, innermost first."""
-    inside = [node for node in within(block.statements) if inner_blocks(node) and work.traits.counts(node)]
+    inside = [node for node in within(block.statements) if work.traits.counts(node)]
     for node in [*reversed(inside), block.node, *work.script.ancestors(block.node)]:
         if is_loop(node) and work.traits.steps(node):
             return

@@ -20,7 +20,7 @@ def _asks(work: Work, node: ast.Expr) -> bool:
     return is_choice and any(word.search(work.layout.text(node)) for word in work.clauses.words)
 
 
-def gate_log(work: Work, node: ast.Expr, counters: Iterable[Identity], gated: set[int]) -> None:
+def gate_log(work: Work, node: ast.Expr, counters: Iterable[Identity]) -> None:
     scope = work.script.places[node].scope
     state = work.in_iteration(node)
     named = work.names_of(scope, counters, node)
@@ -42,7 +42,6 @@ def gate_log(work: Work, node: ast.Expr, counters: Iterable[Identity], gated: se
     test = " and ".join(work.conditions(state, flag))
     if work.edit(node, kind, lambda: work.layout.wrap(node, node, test)):
         work.keep(flag)
-        gated.add(id(node))
         work.rewritten(node, kind, "log-gated", f"would write `{named[0]}` again after a skipped update")
 
 

@@ -54,7 +54,9 @@ def _in_expression(work: Work, node: ast.stmt) -> None:
     if loop is None or not work.traits.steps(loop):
         return
     for item in expressions(node):
-        found = grown(key(item.target), item.value) if isinstance(item, ast.NamedExpr) else None
+        if not isinstance(item, ast.NamedExpr):
+            continue
+        found = grown(key(item.target), item.value)
         if found is None or not is_fixed(*found) or names.counts_data(found[0]) or _is_guarded(work, node, item):
             continue
         when = "each time this is read, for skipped updates too"
@@ -65,15 +67,15 @@ def _in_expression(work: Work, node: ast.stmt) -> None:
         work.refuse(item, _KIND, Refusal("counted-in-test", f"`{found[0]}` moves {when}; {advice}"))
 
 
-def _is_guarded(work: Work, node: ast.stmt, item: ast.AST) -> bool:
+def _is_guarded(work: Work, node: ast.stmt, item: ast.expr) -> bool:
     """Whether a clause on a flag stands before a part of a test, and keeps it from being read."""
     test = work.flow.tests.get(node)
     clause = (test.needs_sync or test.needs_applied) if test is not None else None
-    return clause is not None and _place(clause.written or clause.node) < _place(item)
+    return clause is not None and _place(clause.node) < _place(item)
 
 
-def _place(node: ast.AST) -> tuple[int, int]:
-    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+def _place(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
 
 
 def _grows_unclearly(node: ast.stmt) -> bool:

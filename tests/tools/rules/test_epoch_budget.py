@@ -221,6 +221,9 @@ def test_two_epoch_loops_are_both_extended():
         ("range(first_epoch, args.num_train_epochs)", "range(*bounds, step=1)"),
         ("if global_step >= args.max_train_steps", "if last >= global_step >= args.max_train_steps"),
         ("if global_step >= args.max_train_steps", "if done"),
+        ("if global_step >= args.max_train_steps", "if global_step >= args.max_train_steps >= 0"),
+        ("if global_step >= args.max_train_steps", "if global_step >= limits().steps"),
+        ("global_step", "counts[position()]"),
         ("                break\n", "                print(1)\n"),
     ],
 )

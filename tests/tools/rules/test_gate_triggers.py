@@ -61,6 +61,44 @@ def test_an_early_continue_on_other_values_is_joined_by_one_on_a_skip(loop):
     )
 
 
+@pytest.mark.parametrize(
+    "test",
+    [
+        "global_step != 9",
+        "9 != global_step",
+        "0 != global_step % 9",
+        "global_step not in (3, 9)",
+        "global_step % 9 not in (0, 1)",
+        "global_step % 9 > 0",
+        "(global_step == 9) != True",
+        "not global_step == 9",
+        "done or global_step != 9",
+    ],
+)
+def test_an_exit_at_all_but_single_values_is_joined_by_one_on_a_skip(loop, test):
+    skipped = "if not accelerator.sync_gradients or accelerator.optimizer_step_was_skipped:\n    continue\n"
+    body = f"if {test}:\n    continue\nsave()"
+    assert loop.becomes(COUNT + body, COUNTED + skipped + body)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "not done or global_step == 9",
+        "done % 2 or global_step == 9",
+        "done % 2 != 0 or global_step == 9",
+        "done != 0 or global_step == 9",
+        "done not in seen[global_step]",
+        "-(global_step == 9)",
+        "global_step > 9",
+        "global_step % 9 < 5",
+    ],
+)
+def test_an_exit_at_single_values_or_for_another_reason_stays(loop, test):
+    body = f"if {test}:\n    continue\nsave()"
+    assert loop.becomes(COUNT + body, COUNTED + body)
+
+
 def test_above_the_step_and_with_another_arm_it_is_refused(make_loop):
     loop = make_loop(step="if global_step % 9 == 0:\n    save()\noptimizer.step()\n")
     assert "trigger-before-step" in loop.codes(COUNT)
@@ -116,6 +154,8 @@ def main(loader, args, model, optimizer):
         ("if global_step == args.max_train_steps: return save()", False),
         ("if global_step == args.max_train_steps: raise Done", False),
         ("if global_step % 9 == 0: save(); break", False),
+        ("if global_step % 9 == 0: save(); return", False),
+        ("if global_step % 9 == 0:\n            if retry: continue\n            break", True),
         ("if global_step % 9 == 0: save()", True),
     ],
 )

@@ -125,3 +125,18 @@ def test_an_early_exit_above_is_a_test_that_may_guard(loop):
         s for s in loop.rewrite("if loss is None:\n    continue\nglobal_step += 1").sites if s.code == "counts-batches"
     ]
     assert "line 19 (`loss is None`)" in site.message
+
+
+@pytest.mark.parametrize(
+    ("test", "shown"),
+    [
+        ("is_due(step,   (1 +\n    2))", "is_due(step, (1 + 2))"),
+        ("is_due(" + "n" * 52 + ")", "is_due(" + "n" * 52 + ")"),
+        ("is_due(" + "n" * 40 + ", several, more)", "is_due(" + "n" * 40 + ", several, ..."),
+        ("is_due(" + "n" * 42 + ", several, more)", "is_due(" + "n" * 42 + ", several, ..."),
+        ("is_due(" + "n" * 43 + ", several, more)", "is_due(" + "n" * 43 + ", ..."),
+    ],
+)
+def test_a_test_is_named_in_one_short_line(loop, test, shown):
+    (site,) = [s for s in loop.rewrite(f"if {test}:\n    global_step += 1").sites if s.code == "counts-batches"]
+    assert f"(`{shown}`)" in site.message
