@@ -37,8 +37,8 @@ class Windows:
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
         self.script: Script = traits.script
-        self._direct: set[int] = set()  # statements of the block itself
-        self._restarted: set[str] = set()  # keys that an iteration sets anew under a condition
+        self._direct: set[int]  # statements of the block itself
+        self._restarted: set[str]  # keys that an iteration sets anew under a condition
         self._summed: dict[Scope, set[str]] = {}
 
     def read(self, block: list[ast.stmt], anchor: ast.stmt) -> Window:
@@ -66,37 +66,26 @@ class Windows:
         nodes = [node for node in within(outer) if id(node) not in inside]
         plain = [node for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign))]
         grown = {name for node in nodes if not isinstance(node, (ast.Assign, ast.AnnAssign)) for name in gathers(node)}
-        fresh, replaced = set(), set()
+        fresh: set[str] = set()
+        replaced: set[str] = set()
         for node in plain:
             for target, value in assigned(node):
-                name = key(target) or container(target)
-                if name is None or not (name in grown or name in wanted):
-                    continue
-                if reads(value, name):
-                    replaced.update(gathers(node))
+                name = key(target)
+                if name is None:  # an item under a computed index comes to what the container holds
+                    replaced |= wanted & {container(target)}
+                elif reads(value, name):
+                    replaced.update(gathers(node) if name in grown or name in wanted else ())
                 else:
-                    replaced.discard(name)
-                    fresh.add(name) if node in outer or self._is_in_with(node, outer) else self._restarted.add(name)
-        for node in plain:  # a container that an iteration starts anew starts its items too
-            fresh.update(
-                name
-                for name in (key(target) for target, _ in assigned(node))
-                if name and node in outer and self._owns(name, grown)
-            )
-        found = {*grown, *(name for name in replaced if name not in self._restarted)}
-        found |= self._gathered_elsewhere(outer[0])
+                    (fresh if self._runs_always(node, outer) else self._restarted).add(name)
+        found = {*grown, *replaced, *self._gathered_elsewhere(outer[0])}
         return {name for name in found if name not in fresh and names.root(name) not in fresh}
-
-    @staticmethod
-    def _owns(name: str, grown: set[str]) -> bool:
-        return any(item != name and names.root(item) == name for item in grown)
 
     def _gathered_elsewhere(self, node: ast.stmt) -> set[str]:
         """Shared keys (attributes, names of an enclosing function) that other functions add to."""
         scope = self.script.places[node].scope
         found: set[str] = set()
         for other in self.script.scopes:
-            if other is scope or not other.is_function or not (other.owner is scope.owner or other.parent is scope):
+            if other is scope or not other.is_function:
                 continue
             growing = [item for item in within(other.node.body) if isinstance(item, (ast.AugAssign, ast.Expr))]
             for inner in growing:
@@ -106,14 +95,11 @@ class Windows:
                         found.add(name)
         return found
 
-    def _is_in_with(self, node: ast.stmt, outer: list[ast.stmt]) -> bool:
+    def _runs_always(self, node: ast.stmt, outer: list[ast.stmt]) -> bool:
         """Whether a statement runs in every iteration: nothing but `with` stands round it."""
-        for parent in self.script.ancestors(node):
-            if not isinstance(parent, (ast.With, ast.AsyncWith)):
-                return False
-            if parent in outer:
-                return True
-        return False
+        while node not in outer and isinstance(parent := self.script.places[node].parent, (ast.With, ast.AsyncWith)):
+            node = parent
+        return node in outer
 
     def _lines(self, block: list[ast.stmt], gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
         for node in block:
@@ -181,8 +167,7 @@ class Windows:
         first = names.root(name)
         if first in ("self", "cls"):
             return function.owner is not None and function.owner is scope.owner
-        is_own = first in function.parameters or first in scope.parameters
-        return not is_own and self.script.home(function, first) is self.script.home(scope, first)
+        return self.script.home(function, first) is self.script.home(scope, first)
 
     def _nested(
         self, node: ast.stmt, inner: list[ast.stmt], gathered: set[str], counters: list[str], window: Window
@@ -256,7 +241,7 @@ class Windows:
         """A statement's lines, the first without indentation, the others relative to it."""
         indent = self.script.source.indentation(node)
         lines = re.split(r"\r\n|\r|\n", self.script.source.segment(node))
-        return [lines[0], *(line.removeprefix(indent) if not indent.strip() else line for line in lines[1:])]
+        return [lines[0], *(line.removeprefix(indent) for line in lines[1:])]
 
     def _note_reads(
         self, block: list[ast.stmt], gathered: set[str], window: Window, outer: list[ast.stmt], inside: set[int]
