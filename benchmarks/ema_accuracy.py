@@ -170,7 +170,7 @@ def stored(folder: Path, path: Trajectory, count: int, kept: Sequence[float]) ->
 
 
 def ours(path: Trajectory, folder: Path, kind: str) -> tuple[list[float], list[float]]:
-    """Measured and predicted error of each target."""
+    """Measured and expected error of each target."""
     got = reconstruct(folder, TARGETS, fit=kind, force=True)  # type: ignore[arg-type]
     measured = [path.error(t["w"].double().numpy(), width) for t, width in zip(got.tensors, TARGETS, strict=True)]
     return measured, list(got.predicted_error)
@@ -276,16 +276,16 @@ def rows_of(path: Trajectory, counts: Sequence[int], work: Path, ratios: dict[st
     for kept, count in itertools.product((*KEPT, ()), counts):
         folder = stored(work / "ours", path, count, kept)
         what = " and ".join(f"{width:.2f}" for width in kept) or "plain checkpoints"
-        walk, predicted = ours(path, folder, "walk")
+        walk, expected = ours(path, folder, "walk")
         yield row(f"this package, {what}", count, walk)
         key = f"{len(kept)} stored" if kept else "checkpoints"
-        pairs = [(w, p) for w, p in zip(walk, predicted, strict=True) if p > 1e-5]
-        ratios.setdefault(f"measured over predicted, {key}", []).extend(w / p for w, p in pairs)
+        pairs = [(w, p) for w, p in zip(walk, expected, strict=True) if p > 1e-5]
+        ratios.setdefault(f"measured over expected error, {key}", []).extend(w / p for w, p in pairs)
         if kept:
             flat, _ = ours(path, folder, "profile")
             yield row(f"the same, fit=profile (the paper's), {what}", count, flat)
             for name, errors in (("profile", flat), ("profile, sum 1,", sum_to_one(path, count, kept))):
-                gains = [e / w for e, w, p in zip(errors, walk, predicted, strict=True) if p > 1e-5]
+                gains = [e / w for e, w, p in zip(errors, walk, expected, strict=True) if p > 1e-5]
                 ratios.setdefault(f"{name} over walk, {key}", []).extend(gains)
                 if len(kept) == 1 and count >= 16:
                     ratios.setdefault(f"{name} over walk, {key}, 16 snapshots and more", []).extend(gains)
