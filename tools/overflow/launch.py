@@ -134,16 +134,21 @@ def run(job: Job, on_progress: Callable[[Finished], None] = lambda finished: Non
     finished = Finished(job)
     with tempfile.TemporaryDirectory(prefix="overflow-") as folder:
         command, environment = _prepare(job, Path(folder))
-        try:
-            process = subprocess.Popen(
-                command, env=environment, stdout=job.output, stderr=job.output, start_new_session=os.name == "posix"
-            )
-        except OSError as error:
-            raise CannotRun(
-                f"the interpreter must be one that starts, got {job.python!r}: {error.strerror}"
-            ) from error
         reader = Reader(Path(folder) / "events")
-        with _forwarding(process, finished):
+        with _forwarding(finished) as attend:
+            try:
+                process = subprocess.Popen(
+                    command,
+                    env=environment,
+                    stdout=job.output,
+                    stderr=job.output,
+                    start_new_session=os.name == "posix",
+                )
+            except OSError as error:
+                raise CannotRun(
+                    f"the interpreter must be one that starts, got {job.python!r}: {error.strerror}"
+                ) from error
+            attend(process)
             while finished.returncode is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     finished.returncode = process.wait(0.5)
@@ -212,24 +217,44 @@ exec(code)
 
 
 @contextlib.contextmanager
-def _forwarding(process: subprocess.Popen[bytes], finished: Finished) -> Iterator[None]:
-    """Hand signals on to the script, which decides what to do with them; a launcher tells its workers."""
+def _forwarding(finished: Finished) -> Iterator[Callable[[subprocess.Popen[bytes]], None]]:
+    """Hand signals on to the script, which decides what to do with them; a launcher tells its workers.
+
+    Gives what to call with the process once it is there. Signals of the time before wait for that: they must not end
+    this process and leave the script behind. What is ignored here is handled from then on, so that the script ignores
+    it too unless it chooses otherwise.
+    """
+    there: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+    before: dict[int, Any] = {}
 
     def forward(number: int, frame: FrameType | None) -> None:
         if number != getattr(signal, "SIGCONT", None):
             finished.interrupted_by = number
+        if not there:
+            early.append(number)
+            return
         with contextlib.suppress(ProcessLookupError):
-            process.send_signal(number)
+            there[0].send_signal(number)
 
-    names = [name for name in _FORWARDED if hasattr(signal, name)]
-    before = {}
-    with contextlib.suppress(ValueError):  # not the main thread: signals do not come here
-        before = {name: signal.signal(getattr(signal, name), forward) for name in names}
+    def handle(numbers: Sequence[int]) -> None:
+        with contextlib.suppress(ValueError):  # not the main thread: signals do not come here
+            before.update({number: signal.signal(number, forward) for number in numbers})
+
+    def attend(process: subprocess.Popen[bytes]) -> None:
+        there.append(process)
+        handle(ignored)
+        for number in early:
+            forward(number, None)
+
+    numbers = [getattr(signal, name) for name in _FORWARDED if hasattr(signal, name)]
+    ignored = [number for number in numbers if signal.getsignal(number) == signal.SIG_IGN]
+    handle([number for number in numbers if number not in ignored])
     try:
-        yield
+        yield attend
     finally:
-        for name, handler in before.items():
-            signal.signal(getattr(signal, name), handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def describe(finished: Finished) -> str:

@@ -17,6 +17,8 @@ from tools.overflow.launch import Finished, Job, Plan, check_command, describe, 
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("overflow-launch")]
 ROOT = Path(__file__).resolve().parents[3]
+# Not one long wait: a signal that comes just before it would be handled when it is over.
+WAIT = "while True: time.sleep(0.1)"
 
 
 def write(folder: Path, text: str, name: str = "script.py") -> Path:
@@ -109,19 +111,19 @@ def test_a_signal_reaches_the_script_which_decides(tmp_path: Path, number: signa
 import signal, sys, time
 signal.signal({int(number)}, lambda *_: (print("caught", flush=True), sys.exit(9)))
 print("ready", flush=True)
-time.sleep(60)
+{WAIT}
 """
     process = started(tmp_path, text)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=600)
     assert out.startswith("caught\n")
     assert process.returncode == 9
 
 
 def test_a_script_that_a_signal_ends_gives_its_number(tmp_path: Path) -> None:
-    process = started(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(60)\n", "--json", "run.json")
+    process = started(tmp_path, f"import time\nprint('ready', flush=True)\n{WAIT}\n", "--json", "run.json")
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 128 + signal.SIGTERM
     assert "killed by SIGTERM" in out + err
     assert json.loads((tmp_path / "run.json").read_text())["complete"] is False
@@ -136,26 +138,26 @@ def test_a_script_that_a_signal_without_a_name_ends_gives_its_number(tmp_path: P
 
 
 def test_going_on_after_a_stop_is_no_interruption(tmp_path: Path) -> None:
-    text = """
-import signal, sys
+    text = f"""
+import signal, sys, time
 signal.signal(signal.SIGCONT, lambda *_: (print("goes on", flush=True), sys.exit(0)))
 print("ready", flush=True)
-signal.pause()
+{WAIT}
 """
     process = started(tmp_path, text, "--json", "run.json")
     process.send_signal(signal.SIGCONT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert out.startswith("goes on\n")
     assert "[finite] exit code 0" in err
     assert json.loads((tmp_path / "run.json").read_text())["complete"] is True
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_script_once(tmp_path: Path) -> None:
-    text = """
+    text = f"""
 import time
 try:
     print("ready", flush=True)
-    time.sleep(60)
+    {WAIT}
 except KeyboardInterrupt:
     print("interrupted", flush=True)
     time.sleep(0.5)
@@ -163,24 +165,43 @@ except KeyboardInterrupt:
 """
     process = started(tmp_path, text)
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=600)
     assert out.startswith("interrupted\ncleaned up\n")
 
 
 def test_a_killed_command_leaves_a_json_that_is_whole_and_marked(tmp_path: Path, json_schema) -> None:
-    process = started(tmp_path, "import time\nprint('ready', flush=True)\ntime.sleep(8)\n", "--json", "run.json")
-    wait_for(tmp_path / "run.json")
+    text = "import os, time\nprint('ready', flush=True)\nwhile not os.path.exists('end'):\n    time.sleep(0.1)\n"
+    process = started(tmp_path, text, "--json", "run.json")
+    while not (tmp_path / "run.json").exists():
+        assert process.poll() is None
+        time.sleep(0.1)
     process.kill()
-    process.communicate(timeout=60)
+    process.wait()
+    (tmp_path / "end").touch()  # the script is left behind, and must not stay
+    process.communicate(timeout=600)
     content = json.loads((tmp_path / "run.json").read_text())
     json_schema(content)
     assert (content["complete"], content["exit_code"]) == (False, None)
     assert content["runs"][0]["complete"] is False
 
 
-def wait_for(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.1)
+def test_a_signal_in_the_moment_of_the_start_reaches_the_script_too(tmp_path: Path, monkeypatch) -> None:
+    seen: list[int] = []
+    popen = subprocess.Popen
+
+    def interrupted(*words: object, **more: object) -> subprocess.Popen[bytes]:
+        process = popen(*words, **more)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", interrupted)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        finished = run(Job("", (str(write(tmp_path, "import time\ntime.sleep(5)\n")),), Plan()))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (finished.returncode, finished.interrupted_by) == (-signal.SIGTERM, signal.SIGTERM)
+    assert seen == []
 
 
 def test_an_interpreter_that_is_not_there_is_told(tmp_path: Path) -> None:
