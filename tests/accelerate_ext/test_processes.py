@@ -14,7 +14,7 @@ from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER = Path(__file__).with_name("workers") / "scenarios.py"
-TIMEOUT = 300
+TIMEOUT = 600
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("two processes")]
 

@@ -30,7 +30,7 @@ def counted(history) -> Ledger:
 HISTORIES = st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(history=HISTORIES, asked=st.sets(st.integers(0, 39)))
 def test_any_mixture_of_known_and_unknown_verdicts_is_counted_in_order(history, asked):
     tally = Tally()
@@ -45,7 +45,7 @@ def test_any_mixture_of_known_and_unknown_verdicts_is_counted_in_order(history, 
     assert tally.read() == counted(history)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(history=HISTORIES)
 def test_what_is_known_so_far_is_at_most_two_chunks_behind(history):
     tally = Tally()

@@ -64,7 +64,7 @@ TEXT = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(before=TEXT, after=TEXT, context=st.sampled_from([0, 3]))
 def test_any_two_texts_lead_to_each_other(repo, before, after, context):
     (repo.root / "f.py").write_bytes(before)

@@ -155,7 +155,7 @@ def loops(draw):
     return (text if end else text.rstrip("\n")).replace("    ", unit).replace("\n", newline)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, suppress_health_check=list(HealthCheck))
 @given(loops())
 def test_any_loop_is_rewritten_once_and_nothing_but_the_edits_changes(text):
     data = text.encode()

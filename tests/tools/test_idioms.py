@@ -47,7 +47,7 @@ spec.loader.exec_module(check_idioms)
 def run(path, plans):
     """The result of a loop under each plan."""
     command = [sys.executable, str(IDIOMS / "run_plans.py"), str(path), *plans]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 

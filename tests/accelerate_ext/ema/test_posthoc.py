@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 import warnings
 
 import pytest
@@ -349,11 +350,18 @@ for step in range(1, 1000):
 @pytest.mark.xdist_group("ema-processes")
 def test_a_run_that_is_killed_in_the_middle_of_a_write_leaves_only_whole_snapshots(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)])
-    while len([name for name in os.listdir(tmp_path) if name[0] != "."]) < 4 or len(list_hidden(tmp_path)) < 2:
-        assert process.poll() is None
+    while True:  # it stands still while it is looked at, so that it dies where it was seen
+        process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status), "the run ended by itself"
+        hidden = len(list_hidden(tmp_path))
+        if hidden >= 2 and len(os.listdir(tmp_path)) - hidden >= 4:
+            break
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert list_hidden(tmp_path), "the run was killed between two writes"
+    assert len(list_hidden(tmp_path)) >= 2
     found = list_snapshots(tmp_path)
     assert len(found) >= 4
     for snapshot in found:

@@ -139,7 +139,7 @@ class Workshop:
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(600)
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import socket
 import sys
 from pathlib import Path
 
@@ -29,10 +28,8 @@ def python_with_deepspeed() -> str:
 
 def test_an_engine_skips_the_update_and_says_so(overflow, tmp_path: Path, json_schema) -> None:
     python = python_with_deepspeed()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    # Port 0: a process alone takes whichever is free.
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     env = {**alone, "ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu"}
     result = overflow("--at", "2", "--json", "run.json", "--python", python, "--", SCRIPT, env=env)
     assert "engine: 4 steps, 1 skipped" in result.stdout, result.stdout + result.stderr

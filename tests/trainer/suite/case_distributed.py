@@ -19,7 +19,7 @@ def launch(optim: str, *overflow: int) -> list[dict]:
     command = [*arguments, str(SCRIPT), optim, *map(str, overflow)]
     path = os.pathsep.join([str(SCRIPT.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return [json.loads(Path(f"rank{rank}.json").read_text()) for rank in (0, 1)]
 
