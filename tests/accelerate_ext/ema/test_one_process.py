@@ -6,9 +6,13 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 
 from accelerate_ext.ema import PostHocEMA, SnapshotError, list_snapshots
+
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # its place before torch 2.6
+    from torch.distributed._composable.fsdp import fully_shard
 
 
 @pytest.fixture
