@@ -23,6 +23,8 @@ from .profile import Array
 from .readers import Reader
 
 PIECE_ELEMENTS = 2**16
+GROUP = 8
+"""How many stored sets are read before they are added: few enough that a piece of them stays in a processor's cache."""
 BLOCK_BYTES = 2**23
 
 
@@ -71,12 +73,12 @@ class Sums:
     def __init__(self, stored: Sequence[Stored], weights: Mapping[str, Array], dtype: torch.dtype = torch.float32):
         self._stored, self._weights, self._dtype = stored, weights, dtype
         self._columns = next(iter(weights.values())).shape[1]
-        rows = len(stored) + 2 * self._columns + 1
-        self._length = max(1024, min(PIECE_ELEMENTS, BLOCK_BYTES // (rows * dtype.itemsize)))
+        self._rows = 1 + GROUP + self._columns
+        self._length = max(1024, min(PIECE_ELEMENTS, BLOCK_BYTES // (self._rows * dtype.itemsize)))
 
     def memory(self, workers: int) -> int:
         """Bytes of buffers that ``run`` allocates."""
-        return workers * (len(self._stored) + 2 * self._columns + 1) * self._length * self._dtype.itemsize
+        return workers * self._rows * self._length * self._dtype.itemsize
 
     def run(self, sink: Sink, workers: int, progress: Callable[[int], object] = int) -> None:
         """Calculates all pieces. ``progress`` is called with the number of elements done, one call at a time.
@@ -90,7 +92,7 @@ class Sums:
 
         def work() -> None:
             torch.set_num_threads(1)  # of this thread; the pieces are what runs in parallel
-            block = torch.empty(len(self._stored) + self._columns, self._length, dtype=self._dtype)
+            block = torch.empty(self._rows, self._length, dtype=self._dtype)
             try:
                 while not stop.is_set():
                     with lock:
@@ -135,43 +137,56 @@ class Sums:
         return spans
 
     def _piece(self, span: _Span, start: int, stop: int, block: torch.Tensor, sink: Sink) -> None:
-        recipe, count, name = span.recipe, stop - start, span.names[0]
-        reference = block[0, :count]
-        self._stored[recipe.reference].reader.read(name, start, stop, reference)
-        for row, index in enumerate(recipe.others, start=1):
-            difference = block[row, :count]
-            self._stored[index].reader.read(name, start, stop, difference)
-            difference.sub_(reference)
-        result = block[len(self._stored) :, :count]
-        block = block[: len(recipe.others) + 1, :count]
-        recipe.combine(block, result)
+        """``block``: room for the reference, for a group of other sets, and for the results, in rows."""
+        block = block[:, : stop - start]
+        result = block[1 + GROUP :]
+        self._add_up(span, start, stop, block)
         if not math.isfinite(float(result.sum())):  # one value that is not finite, anywhere, shows in the sum
-            self._careful(span, start, stop, block, result)
-        for column, index in recipe.copies:
-            self._stored[index].reader.read(name, start, stop, result[column])
+            self._add_up(span, start, stop, block, self._constant(span, start, stop, block))
+        for column, index in span.recipe.copies:
+            self._stored[index].reader.read(span.names[0], start, stop, result[column])
         for part, at, where in span.parts(start, stop):
             sink(part, at, result[:, where])
 
-    def _careful(self, span: _Span, start: int, stop: int, block: torch.Tensor, result: torch.Tensor) -> None:
-        """A constant such as -inf that is the same everywhere is kept; any other value must be finite."""
+    def _add_up(
+        self, span: _Span, start: int, stop: int, block: torch.Tensor, constant: torch.Tensor | None = None
+    ) -> None:
+        """The results of a piece; where it is ``constant`` in all sets, its value."""
+        recipe, name = span.recipe, span.names[0]
+        reference, group, result = block[0], block[1 : 1 + GROUP], block[1 + GROUP :]
+        self._stored[recipe.reference].reader.read(name, start, stop, reference)
+        result.zero_()
+        for at in range(0, len(recipe.others), GROUP):
+            chosen = recipe.others[at : at + GROUP]
+            for row, index in enumerate(chosen):
+                self._stored[index].reader.read(name, start, stop, group[row])
+            differences = group[: len(chosen)].sub_(reference)
+            if constant is not None:
+                differences[:, constant] = 0
+            result.addmm_(recipe.matrix[:, at : at + GROUP], differences)
+        result.addr_(recipe.totals, reference)  # small numbers came first: they keep their digits
+        if constant is not None:
+            result[:, constant] = reference[constant]
+
+    def _constant(self, span: _Span, start: int, stop: int, block: torch.Tensor) -> torch.Tensor:
+        """Where all sets hold the same. A constant such as -inf is kept; any other value must be finite."""
         used = [span.recipe.reference, *span.recipe.others]
-        for row, index in enumerate(used):
-            self._stored[index].reader.read(span.names[0], start, stop, block[row])
-        constant = (block == block[0]).all(dim=0)
-        for row, index in enumerate(used):
-            wrong = ~torch.isfinite(block[row]) & ~constant
+        reference, row = block[0], block[1]
+        constant = torch.ones_like(reference, dtype=torch.bool)
+        for index in used:
+            self._stored[index].reader.read(span.names[0], start, stop, row)
+            constant &= row == reference
+        for index in used:
+            self._stored[index].reader.read(span.names[0], start, stop, row)
+            wrong = ~torch.isfinite(row) & ~constant
             if bool(wrong.any()):
                 at = int(torch.nonzero(wrong)[0])
                 name, place, _ = next(span.parts(start + at, stop))
                 raise SnapshotError(
-                    f"{self._stored[index].label}: {name!r} is {float(block[row, at])} at flat index {place}; every "
-                    "stored value must be finite. Leave this file out"
+                    f"{self._stored[index].label}: {name!r} is {float(row[at])} at flat index {place}; every stored "
+                    "value must be finite. Leave this file out"
                 )
-        kept = block[0].clone()
-        block[1:] -= kept
-        block[:, constant] = 0
-        span.recipe.combine(block, result)
-        result[:, constant] = kept[constant]
+        return constant
 
 
 @dataclass(frozen=True)
@@ -195,8 +210,3 @@ class _Recipe:
         copies = [(column, int(at[0])) for column, at in single if len(at) == 1 and weights[at[0], column] == 1]
         matrix = torch.from_numpy(np.ascontiguousarray(weights[others].T))
         return cls(reference, others, matrix.to(dtype), torch.from_numpy(totals).to(dtype), copies)
-
-    def combine(self, block: torch.Tensor, result: torch.Tensor) -> None:
-        """Shapes: block (1 + others, elements), the reference first; result (O, elements), overwritten."""
-        torch.mm(self.matrix, block[1:], out=result)  # small numbers first: they keep their digits
-        result.addr_(self.totals, block[0])
