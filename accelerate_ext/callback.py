@@ -37,7 +37,8 @@ class AppliedStepCallback(TrainerCallback):
 
     Args:
         ema: an object whose `update(applied_step)` is called behind each applied update. Saved and resumed when it
-            has `state_dict` and `load_state_dict`.
+            has `state_dict` and `load_state_dict`. Snapshots that it has under way are waited for before a checkpoint
+            and at the end of training.
         stop_at_applied_step: ends training once so many updates are applied. The Trainer's `max_steps` must leave
             room for skipped ones.
         max_consecutive_skips: so many skipped updates in a row raise SkippedUpdatesError; None never does.
@@ -158,6 +159,8 @@ class AppliedStepCallback(TrainerCallback):
         optimizer, self._optimizer = self._optimizer, None
         if isinstance(optimizer, CountedOptimizer) and optimizer.passes is self._passes:
             stop_counting_steps_of(optimizer)
+        if (wait := getattr(self.ema, "wait_for_snapshots", None)) is not None:
+            wait()  # `train` returns, or fails, knowing what is on the disk
         stop = self.stop_at_applied_step
         if stop is not None and self._counts.applied < stop:
             warnings.warn(

@@ -186,7 +186,7 @@ class EMA(Average):
         """
         self._look()
         metadata = {"format": "pt", "step": str(self.step), "decay": f"{self.weighting.decay:.17g}"}
-        write_snapshots(self.parameters, [Job(Path(path), self.averages(), metadata)], stored_dtype(dtype), False)
+        write_snapshots(self.parameters, [Job(Path(path), self.averages(), metadata)], stored_dtype(dtype))
         return Path(path)
 
     def _settings(self) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .header import Header, SnapshotError
 from .profile import RAW, gamma_from_sigma_rel
+from .publication import wait_for_folder
 from .readers import FileReader, Reader, open_weights, rank_files
 from .snapshot import NAME, Snapshot, list_snapshots, shard_paths
 from .steps import WEIGHTS, StepTable, read_table, step_of
@@ -102,6 +103,7 @@ def incomplete_snapshots(folder: Path) -> list[Path]:
 
 
 def _in_path(path: Path, options: InputOptions, table: Mapping[str, float]) -> list[Source]:
+    wait_for_folder(path)
     if not path.exists():
         raise FileNotFoundError(f"there is no file or folder {path}")
     if path.is_file():

@@ -27,9 +27,10 @@ from .header import SnapshotError
 from .parameters import Model
 from .plan import Plan, distinct_widths
 from .profile import gamma_from_sigma_rel
+from .publication import Publication, wait_for_folder
 from .snapshot import FORMAT, Snapshot
 from .snapshot_folder import Owner, claim, file_name
-from .snapshot_writer import Job, stored_dtype, write_snapshots
+from .snapshot_writer import Job, start_snapshots, stored_dtype
 from .weighting import PowerWeighting
 
 
@@ -43,6 +44,8 @@ class PostHocEMA(Average):
             first call makes the folder, or raises SnapshotError for one that holds snapshots of another run. Beyond
             the plan's last time nothing is written, which is said once.
         set_aside: with a plan, move snapshots of other runs to `set-aside` in the folder, where they are refused else.
+        wait: with a plan, whether `update` waits until a snapshot is on the disk. If not, it returns when the averages
+            are copied, and what goes wrong later is raised by a later `update`; see `snapshot`.
         snapshot_dtype: of the snapshots: float32, bfloat16 or float16. That of the plan unless given, else float32.
         run: identity of the run, by which its snapshots are known; made up unless given, and kept by `state_dict`.
     Source: arXiv:2312.02696.
@@ -56,6 +59,7 @@ class PostHocEMA(Average):
         plan: Plan | None = None,
         directory: str | os.PathLike[str] | None = None,
         set_aside: bool = False,
+        wait: bool = True,
         snapshot_dtype: torch.dtype | str | None = None,
         run: str | None = None,
         dtype: torch.dtype | None = None,
@@ -70,7 +74,8 @@ class PostHocEMA(Average):
         self.gamma = tuple(gamma_from_sigma_rel(width) for width in self.sigma_rel)
         super().__init__(model, PowerWeighting(self.gamma), dtype=dtype, device=device, include_frozen=include_frozen)
         self._plan, self._directory = plan, None if directory is None else Path(directory)
-        self._set_aside = set_aside
+        self._set_aside, self._wait = set_aside, wait
+        self._in_flight: Publication | None = None
         self._snapshot_dtype = stored_dtype(snapshot_dtype or ("float32" if plan is None else plan.dtype))
         self.run = run or secrets.token_hex(8)
         if self.parameters.is_sharded:
@@ -91,12 +96,14 @@ class PostHocEMA(Average):
             return super().update(t, n=n)
         if isinstance(t, torch.Tensor):
             raise TypeError("a plan needs `t` as an int: whether to write a file is decided on the host")
+        if self._in_flight is not None and self._in_flight.has_failed and not self.parameters.is_sharded:
+            self.wait_for_snapshots()  # tell now; where the other processes must be told, at the next planned time
         before = self.t
         super().update(t, n=n)
         if self._directory is not None and self.t > 0:
             self._claim(self._directory, self._set_aside)  # a folder that is in use is told now, not hours later
             if self._plan.is_due(before, self.t):
-                self.snapshot(self._directory)
+                self.snapshot(self._directory, wait=self._wait)
             elif self._may_outlast_plan and self._plan.times[-1] <= before < self.t:
                 self._may_outlast_plan = False
                 if distributed.rank() == 0:
@@ -112,8 +119,14 @@ class PostHocEMA(Average):
         dtype: torch.dtype | str | None = None,
         sharded: bool = False,
         set_aside: bool = False,
+        wait: bool = True,
     ) -> list[Path]:
         """Write the averages as they are now, one file each, whole or not at all; what is there already stays.
+
+        Files have their names, which are returned, once they are on the disk. Without `wait` that comes later, and
+        what goes wrong on the way is raised, with the file's name, by `wait_for_snapshots`, which the next snapshot,
+        `state_dict` and `load_state_dict` call first. A process that ends waits too, and says it; one that is killed
+        leaves no part of them.
 
         The folder must be this run's. Snapshots of it from after the state that was loaded last are moved to its
         sub-folder `set-aside`. Of a sharded model every process must call this; of others the first process writes.
@@ -122,9 +135,12 @@ class PostHocEMA(Average):
             dtype: float32, bfloat16 or float16; that of `snapshot_dtype` unless given.
             sharded: of a sharded model, each process writes its own parts; else the first one gathers and writes.
             set_aside: move snapshots of other runs, widths or parameters out of the way, where they are refused else.
+            wait: return when all is on the disk; else when the averages are copied, and training may change them.
         Raises: SnapshotError naming files in the way, or averages that hold NaN; OSError when there is no space.
         """
         kept, directory = stored_dtype(dtype or self._snapshot_dtype), Path(directory)
+        self.wait_for_snapshots()
+        wait_for_folder(directory)  # of another object, such as the one that this one was copied from
         now = self._catch_up()
         self._claim(directory, set_aside)
         is_parted = sharded and self.parameters.is_sharded
@@ -133,8 +149,21 @@ class PostHocEMA(Average):
         missing = self._missing(firsts, kept)
         jobs = [self._job(directory, index, now, world if is_parted else None) for index in missing]
         if jobs:
-            write_snapshots(self.parameters, jobs, kept, is_parted)
+            self._in_flight = start_snapshots(self.parameters, jobs, kept, is_parted, early=wait)
+        if wait:
+            self.wait_for_snapshots()
         return firsts
+
+    def wait_for_snapshots(self) -> None:
+        """Wait until the snapshot under way, if there is one, is on the disk under its names.
+
+        Of a sharded model every process must call this.
+        Raises: OSError naming the file and what went wrong, once; nothing is left of that snapshot then.
+        """
+        if self._in_flight is not None:
+            self._in_flight.wait()  # may be interrupted, and called again
+            in_flight, self._in_flight = self._in_flight, None
+            in_flight.finish()
 
     def _catch_up(self) -> Reading:
         """The averages brought up to the last step seen, where a long run keeps them a few steps behind."""
@@ -153,6 +182,7 @@ class PostHocEMA(Average):
     def _claim(self, directory: Path, set_aside: bool) -> None:
         if directory.absolute() in self._claimed:
             return
+        wait_for_folder(directory)
         owner = Owner(self.run, self.sigma_rel, self.parameters.digest, self._clock.read().unit or "updates")
         error: Exception | None = None
         if distributed.rank() == 0:
@@ -195,7 +225,12 @@ class PostHocEMA(Average):
         }
         return Job(directory / file_name(now.now, width, rank, world or 1), self._storage.averages(index), metadata)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy has no snapshot under way."""
+        return self.__dict__ | {"_in_flight": None}
+
     def state_dict(self) -> dict[str, Any]:
+        self.wait_for_snapshots()  # a checkpoint must not lie after a snapshot that never comes to be
         return super().state_dict() | {"run": self.run}
 
     state_dict.__doc__ = Average.state_dict.__doc__
@@ -205,6 +240,7 @@ class PostHocEMA(Average):
 
         Raises: ValueError saying all that differs; nothing is loaded then.
         """
+        self.wait_for_snapshots()
         super().load_state_dict(state)
         self.run = state.get("run", self.run)
         self._reached = self.t

@@ -40,6 +40,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .header import Header, SnapshotError, read_header
+from .publication import wait_for_folder
 from .readers import FileReader
 
 FORMAT = "accelerate_ext.ema/1"
@@ -125,9 +126,11 @@ def shard_paths(path: Path) -> tuple[Path, ...]:
 def list_snapshots(directory: str | os.PathLike[str]) -> list[Snapshot]:
     """The whole snapshots in a folder, by t and then by sigma_rel. Sets of shards that are not complete are left out.
 
+    Those that this process has under way are waited for.
     Raises: FileNotFoundError if there is no such folder; SnapshotError naming a file that is cut short or not ours.
     """
     directory = Path(directory)
+    wait_for_folder(directory)
     if not directory.is_dir():
         raise FileNotFoundError(f"there is no folder {directory}")
     first = [

@@ -13,8 +13,9 @@ import torch
 from . import distributed
 from .header import sharding_info
 from .parameters import ParameterSet
+from .publication import Publication, raise_on_all
 from .stream_file import StreamFile
-from .tensor_file import Layout, Slot, synchronise_folder
+from .tensor_file import Layout, Slot
 
 DTYPE_NAMES = {
     "float32": torch.float32,
@@ -45,45 +46,49 @@ def stored_dtype(dtype: torch.dtype | str) -> torch.dtype:
     return found
 
 
-def write_snapshots(parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype, sharded: bool) -> None:
+def write_snapshots(parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype) -> None:
+    """Write every job's file, or none of them, and wait until they are on the disk; see `start_snapshots`."""
+    start_snapshots(parameters, jobs, dtype).finish()
+
+
+def start_snapshots(
+    parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype, sharded: bool = False, early: bool = True
+) -> Publication:
     """Write every job's file, or none of them, with the frozen parameters and buffers as they stand.
 
-    Of a sharded model every process must call this. Files of whole tensors are written by the first process, which
-    holds one whole tensor at a time; with `sharded`, each process writes its parts. Without sharded parameters the
-    first process writes, and the others return at once.
+    All of it is copied when this returns, so that training may go on; the files have their names once `finish` of
+    what is returned has come back. Of a sharded model every process must call this, and `finish`. Files of whole
+    tensors are written by the first process, which holds one whole tensor at a time; with `sharded`, each process
+    writes its parts. Without sharded parameters the first process writes, and the others have nothing to do.
 
+    Args:
+        early: set the disk to work at once, where `finish` comes next; else copy as fast as memory allows.
     Raises: SnapshotError naming tensors with NaN; OSError with what to do. On all processes, if on any.
     """
     if not parameters.is_sharded:
-        if distributed.rank() == 0:
-            _publish(_write_parts(parameters, jobs, dtype, None))
-        return
+        return Publication(_write_parts(parameters, jobs, dtype, None, early) if distributed.rank() == 0 else [])
     files: list[StreamFile] = []
     error: Exception | None = None
     try:
         if sharded:
-            files = _write_parts(parameters, jobs, dtype, _offsets(parameters))
+            files = _write_parts(parameters, jobs, dtype, _offsets(parameters), early)
         else:
-            files, error = _write_gathered(parameters, jobs, dtype)
+            files, error = _write_gathered(parameters, jobs, dtype, early)
     except Exception as caught:
         error = caught
-    errors = distributed.all_errors(error)
     try:
-        if error is not None:
-            raise error
-        if errors:
-            raise RuntimeError("another process could not write its part of the snapshot: " + "; ".join(errors))
-        _publish(files)
-    finally:
+        raise_on_all(error, is_shared=True)
+    except BaseException:
         for file in files:
             file.abandon()
-        distributed.barrier()
+        raise
+    return Publication(files, is_shared=True)
 
 
 def _write_parts(
-    parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype, offsets: Offsets | None
+    parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype, offsets: Offsets | None, early: bool
 ) -> list[StreamFile]:
-    """Finished files of this process's tensors, one thread a file; of all tensors if there are no offsets."""
+    """Complete files of this process's tensors, one thread a file; of all tensors if there are no offsets."""
     copied = parameters.copied()
     held = parameters.averaged | copied
     parts = {name: distributed.local(held[name]) for name in (held if offsets is None else offsets)}
@@ -91,7 +96,7 @@ def _write_parts(
     metadata = _metadata(parameters, copied, dtype) | (sharding_info(offsets) if offsets else {})
 
     def write(job: Job) -> StreamFile:
-        file = StreamFile(job.path, layout, {**job.metadata, **metadata})
+        file = StreamFile(job.path, layout, {**job.metadata, **metadata}, early)
         try:
             for slot in layout.slots:
                 file.add(job.averages[slot.name] if slot.is_average else parts[slot.name])
@@ -117,9 +122,9 @@ def _all_or_none(tasks: Sequence[Callable[[], StreamFile]]) -> list[StreamFile]:
 
 
 def _write_gathered(
-    parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype
+    parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype, early: bool
 ) -> tuple[list[StreamFile], Exception | None]:
-    """Files of whole tensors on the first process, finished or with the error. All processes take part to the end."""
+    """Files of whole tensors on the first process, complete or with the error. All processes take part to the end."""
     copied = parameters.copied()
     like = parameters.given | copied
     layout, metadata = _layout(parameters, like, dtype), _metadata(parameters, copied, dtype)
@@ -132,25 +137,17 @@ def _write_gathered(
             except Exception as error:
                 errors.append(error)
 
+    def begin(job: Job) -> None:
+        files.append(StreamFile(job.path, layout, {**job.metadata, **metadata}, early))
+
     for job in jobs:
-        attempt(lambda job=job: files.append(StreamFile(job.path, layout, {**job.metadata, **metadata})))  # type: ignore[misc]
+        attempt(lambda job=job: begin(job))  # type: ignore[misc]
         for slot in layout.slots:
             part = job.averages[slot.name] if slot.is_average else distributed.local(like[slot.name])
             tensor = distributed.whole(part, like[slot.name])
             attempt(lambda tensor=tensor: files[-1].add(tensor))  # type: ignore[misc]
         attempt(lambda: files[-1].finish())
     return files, errors[0] if errors else None
-
-
-def _publish(files: Sequence[StreamFile]) -> None:
-    try:
-        for file in files:
-            file.publish()
-    finally:
-        for file in files:
-            file.abandon()
-    if files:
-        synchronise_folder(files[0].path.parent)
 
 
 def _layout(parameters: ParameterSet, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype) -> Layout:

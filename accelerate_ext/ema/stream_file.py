@@ -15,7 +15,7 @@ from .tensor_file import Layout, Slot, TensorFile
 CHUNK = 1 << 18
 """Elements that are cast, checked and written at once: 1 MB in float32, which stays in the processor's cache."""
 EARLY = 1 << 20
-"""Bytes after which the disk is set to work, so that there is little left to wait for in the end."""
+"""Bytes after which the disk is set to work, where it will be waited for, so that there is little left in the end."""
 SPARE = 24
 """Bytes kept free in the header, since the rounding error is known only after the last tensor."""
 
@@ -23,10 +23,13 @@ SPARE = 24
 class StreamFile(TensorFile):
     """Takes tensors in the order of `layout.slots`; small ones wait, to be cast, checked and written together.
 
+    Args:
+        early: set the disk to work while tensors come in. They then come in at its speed; else at that of memory.
     Raises (all methods): SnapshotError naming tensors that hold NaN or do not fit the dtype; OSError.
     """
 
-    def __init__(self, path: Path, layout: Layout, metadata: Mapping[str, str]):
+    def __init__(self, path: Path, layout: Layout, metadata: Mapping[str, str], early: bool = True):
+        self._early = early
         self._metadata = {**metadata, "rounding_error": "0"}
         super().__init__(path, layout, self._metadata, SPARE)
         self._left = iter(layout.slots)
@@ -58,7 +61,7 @@ class StreamFile(TensorFile):
         self._num_waiting += flat.numel()
 
     def finish(self) -> None:
-        """Write the final header and wait until all of it is on disk."""
+        """Write what waits, and the final header. The system has all of it then; the disk, after `synchronise`."""
         self._write_waiting()
         if self._wrong:
             raise SnapshotError(
@@ -71,7 +74,6 @@ class StreamFile(TensorFile):
         if self._change:
             self._metadata["rounding_error"] = f"{self.rounding_error:.17g}"
             self._write_header(self.layout.header(self._metadata))
-        self.synchronise()
 
     def _goes_with(self, slot: Slot, flat: torch.Tensor) -> bool:
         first, held = self._waiting[0]
@@ -93,10 +95,10 @@ class StreamFile(TensorFile):
             self._check(slots, values, cast)
         self._write(cast, self._at)
         self._at += cast.numel() * cast.itemsize
-        if self._at - self._started >= EARLY:
-            self._start_writing()
+        if self._early and self._at - self._started >= EARLY:
+            self.start_writing()
 
-    def _start_writing(self) -> None:
+    def start_writing(self) -> None:
         """Let the disk begin with what was written. The system may then forget it, which training will not read."""
         if hasattr(os, "posix_fadvise"):
             with self._told():

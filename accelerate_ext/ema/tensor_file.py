@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import math
 import os
@@ -20,6 +21,7 @@ from .header import CODES, SnapshotError
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 CANNOT_RESERVE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _SEEKING = threading.Lock()
+_NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class TensorFile:
         self._begin = 8 + -(-(len(header) + spare) // 8) * 8  # tensors begin at a multiple of 8
         self.num_bytes = self._begin + layout.num_bytes
         self._dtypes = {slot.name: slot.dtype for slot in layout.slots}
-        self.temporary = path.with_name(f".{path.name}.{threading.get_ident()}.{os.getpid()}.tmp")
+        self.temporary = path.with_name(f".{path.name}.{next(_NUMBERS)}.{os.getpid()}.tmp")
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
         with self._told():
             self._descriptor = os.open(self.temporary, flags, 0o666)
@@ -157,12 +159,14 @@ class TensorFile:
 
 
 def synchronise_folder(directory: Path) -> None:
-    """Wait until the names in a folder are on disk, where the platform can."""
+    """Wait until the names in a folder are on disk, where the platform can. Raises: OSError with the folder's name."""
     if os.name != "posix":
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(directory)) from error
     finally:
         os.close(descriptor)
 

@@ -193,3 +193,24 @@ def test_an_error_of_one_process_is_one_of_all_and_leaves_nothing(folder):
         assert "0.weight" in told(folder, rank)["nan, sharded"]
     assert {snapshot.t for snapshot in list_snapshots(folder / "resumed")} == {25}
     assert list((folder / "nan").iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["gathered", "sharded"])
+@pytest.mark.parametrize("folder_name", ["background", "broken"])
+def test_snapshots_that_are_not_waited_for_have_the_bits_of_one_process(folder, alone, kind, folder_name):
+    _, kept = alone
+    found = list_snapshots(folder / f"{folder_name} {kind}")
+    assert [(snapshot.t, snapshot.sigma_rel) for snapshot in found] == [(25, 0.05), (25, 0.10)]
+    for snapshot in found:
+        tensors = read(snapshot)
+        assert all(torch.equal(tensors[name], a) for name, a in kept[25][snapshot.sigma_rel].items())
+
+
+@pytest.mark.parametrize(("kind", "broken"), [("gathered", 0), ("sharded", 1)])
+def test_an_error_behind_the_back_of_one_process_is_one_of_all_when_they_meet_and_leaves_nothing(folder, kind, broken):
+    for rank in range(2):
+        error = told(folder, rank)[f"broken, {kind}"]
+        assert error.startswith("OSError" if rank == broken else "RuntimeError: another process could not write")
+        assert "Input/output error" in error
+        assert "000000000025-0.050000" in error
+        assert told(folder, rank)[f"left, {kind}"] == []

@@ -3,6 +3,7 @@
 Usage: RANK=0 WORLD_SIZE=2 sharded.py FOLDER. Leaves snapshots, states and what each process saw in FOLDER.
 """
 
+import errno
 import importlib.util
 import json
 import os
@@ -76,6 +77,27 @@ def error_of(action):
     return None
 
 
+def break_the_disk(*arguments):
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def publish_in_the_background(ema, folder, told):
+    """Snapshots that are not waited for, gathered and in parts; then the same with the disk of one process broken."""
+    rank, fsync = dist.get_rank(), os.fsync
+    for kind, breaks, asked in (("gathered", 0, ema.wait_for_snapshots), ("sharded", 1, ema.state_dict)):
+        is_sharded = kind == "sharded"
+        ema.snapshot(folder / f"background {kind}", sharded=is_sharded, wait=False)
+        ema.wait_for_snapshots()
+        os.fsync = break_the_disk if rank == breaks else fsync
+        ema.snapshot(folder / f"broken {kind}", sharded=is_sharded, wait=False)
+        told[f"broken, {kind}"] = error_of(asked)
+        os.fsync = fsync
+        dist.barrier()
+        told[f"left, {kind}"] = os.listdir(folder / f"broken {kind}")
+        dist.barrier()
+        ema.snapshot(folder / f"broken {kind}", sharded=is_sharded)
+
+
 def main(folder: Path) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=world)
@@ -112,6 +134,7 @@ def main(folder: Path) -> None:
         move(model, step)
         resumed.update(step)
     resumed.snapshot(folder / "resumed")
+    publish_in_the_background(resumed, folder, told)
 
     (folder / "file").write_text("")
     told["a file in the way"] = error_of(lambda: resumed.snapshot(folder / "file"))
