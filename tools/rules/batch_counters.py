@@ -34,16 +34,18 @@ def batch_counters(work: Work) -> None:
     counted = work.counting_loops()
     for statements in work.flow.stepping.values():
         loops = {
-            loop: None for node in statements for loop in work.script.ancestors(node) if isinstance(loop, ast.For)
+            loop: None
+            for node in statements
+            for loop in work.script.ancestors(node)
+            if isinstance(loop, (ast.For, ast.AsyncFor))
         }
-        outermost = [loop for loop in loops if work.script.loop(loop) is None]
-        _places_in_the_data(work, outermost, counted)
+        _places_in_the_data(work, list(loops), counted)
         for loop in loops:
             _behind_inner_loop(work, loop)
 
 
-def _places_in_the_data(work: Work, outermost: list[ast.For], counted: set[int]) -> None:
-    for node in within(list(outermost)):
+def _places_in_the_data(work: Work, stepping: list[ast.stmt], counted: set[int]) -> None:
+    for node in within(stepping):
         if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
             continue
         name = key(node.targets[0])
@@ -62,7 +64,7 @@ def _places_in_the_data(work: Work, outermost: list[ast.For], counted: set[int])
             work.refuse(node, "counter of batches", Refusal("counts-batches", text + advice))
 
 
-def _behind_inner_loop(work: Work, loop: ast.For) -> None:
+def _behind_inner_loop(work: Work, loop: ast.For | ast.AsyncFor) -> None:
     if work.script.loop(loop) is None:
         return
     is_micro = isinstance(loop.iter, ast.Call) and key(loop.iter.func) == "range"

@@ -54,7 +54,7 @@ def extend_epochs(source: Source) -> tuple[list[Edit], list[Site]]:
         budget = read_budget(source, loop)
         if budget is None:
             continue
-        refusal = _refusal(source, budget)
+        refusal = _refusal(budget)
         if refusal:
             sites.append(_site(source, loop, *refusal))
         else:
@@ -71,7 +71,7 @@ def _site(source: Source, loop: ast.For, code: str, outcome: Outcome, message: s
     return Site(loop.lineno, col, KIND, code, outcome, message, new_line)
 
 
-def _refusal(source: Source, budget: Budget) -> tuple[str, Outcome, str] | None:
+def _refusal(budget: Budget) -> tuple[str, Outcome, str] | None:
     """Why the loop stays as it is; None if it can be extended."""
     loop, stop = budget.loop, budget.stop
     if is_extended(loop):
@@ -84,12 +84,8 @@ def _refusal(source: Source, budget: Budget) -> tuple[str, Outcome, str] | None:
             Outcome.REFUSED,
             "the number of epochs must be a plain name, so that it can be a bound",
         )
-    if loop.orelse or loop.body[0].lineno == loop.lineno:
-        return (
-            "epoch-budget-unclear",
-            Outcome.REFUSED,
-            "the loop has an `else` or stands on one line; extend it by hand",
-        )
+    if loop.orelse:
+        return "epoch-budget-unclear", Outcome.REFUSED, "the loop has an `else`; extend it by hand"
     if any(
         isinstance(node, ast.expr) and ast.unparse(node) == ast.unparse(stop)
         for part in loop.body

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import ast
 
-from ..loop.names import key, last
+from ..loop.names import called, key, last
 from ..loop.obstacles import Refusal
 from ..loop.scope import Scope, argument_of
 from ..loop.tree import calls_of, within
 from ..work import Work
+from .follow_expressions import boundary_of
 
 _KIND = "flag as argument"
 _SHOWS = ("bool", "int", "float", "str", "repr", "print", "write", "debug", "info")  # what is shown decides nothing
@@ -41,16 +42,15 @@ def follow_arguments(work: Work) -> None:
         if state is None or id(node) in gated or not isinstance(node, (ast.Expr, ast.Assign)):
             continue
         for call in calls_of(node):
-            for value in [*call.args, *(item.value for item in call.keywords if item.arg is not None)]:
-                scope = work.script.places[node].scope
-                test = work.clauses.read(value, scope, node)
-                if len(test.clauses) == 1 and test.needs_sync is not None and key(value) is not None:
-                    _follow(work, node, call, value, test.needs_sync.owner)
+            for value in [*call.args, *(item.value for item in call.keywords)]:
+                clause = boundary_of(work.clauses.read(value, work.script.places[node].scope, node))
+                if clause is not None and key(value) is not None:
+                    _follow(work, node, call, value, clause.owner)
 
 
 def _follow(work: Work, node: ast.stmt, call: ast.Call, value: ast.expr, owner: str | None) -> None:
     scope = work.script.places[node].scope
-    name = last(key(call.func) or "a call")
+    name = last(called(call)) or "the function"
     function = work.script.function(scope, call)
     parameter = _parameter(function, call, value)
     bar = key(call.func.value) if isinstance(call.func, ast.Attribute) and len(call.args) == 1 else None

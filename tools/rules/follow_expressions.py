@@ -22,7 +22,8 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ..loop.clauses import Clause
+from ..loop.clauses import Clause, Test
+from ..loop.conditions import growth_of
 from ..loop.names import key
 from ..loop.obstacles import Refusal
 from ..loop.tree import assigned, expressions
@@ -49,11 +50,11 @@ def follow_expressions(work: Work) -> None:
             flag = work.flags.find(node, state, None, clause.owner)
             if isinstance(flag, Refusal):
                 work.refuse(value, _KIND, flag)
-                continue
-            clauses = "".join(f" and {clause}" for clause in flag.clauses)
-            work.edits += work.layout.insert_text(work.source.span(value)[1], clauses)
-            work.keep(flag)
-            work.rewritten(value, _KIND, "expression-gated", f"counts applied updates: `not {flag.text}`")
+            else:
+                clauses = "".join(f" and {clause}" for clause in flag.clauses)
+                work.edits += work.layout.insert_text(work.source.span(value)[1], clauses)
+                work.keep(flag)
+                work.rewritten(value, _KIND, "expression-gated", f"counts applied updates: `not {flag.text}`")
         is_alias = any(work.clauses.read(value, scope, node).is_flagged for _, value in assigned(node))
         if is_alias or any(site.line == node.lineno for site in work.sites):
             continue
@@ -63,40 +64,44 @@ def follow_expressions(work: Work) -> None:
             _refuse(work, node)
 
 
+def boundary_of(test: Test) -> Clause | None:
+    """The clause of a value that asks for the boundary, where no part of the value asks for a skip as well."""
+    return test.needs_sync if all(item.kind in ("sync", "other") for item in test.clauses) else None
+
+
 def _uses(work: Work, node: ast.stmt) -> Iterator[tuple[ast.expr, Clause]]:
     """Places where the flag alone decides how far a statement counts."""
-    scope = work.script.places[node].scope
-    candidates: list[ast.expr] = []
-    if isinstance(node, ast.AugAssign):
-        candidates.append(node.value)
-    value = node.value if isinstance(node, ast.Expr) else None
-    is_and = isinstance(value, ast.BoolOp) and isinstance(value.op, ast.And)
-    if isinstance(value, ast.BoolOp) and is_and and work.clauses.read(value, scope, node).needs_applied is None:
-        candidates += value.values[:-1]
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and len(node.value.args) == 1:
-        bar = key(node.value.func.value) if isinstance(node.value.func, ast.Attribute) else None
-        if bar is not None and work.objects.kind(scope, bar) == "bar":
-            candidates += node.value.args
-    if isinstance(node, (ast.AugAssign, ast.Expr)) or work.traits.counter(node):
+    candidates = _whole(work, node)
+    if isinstance(node, (ast.AugAssign, ast.Expr)) or growth_of(node) is not None:
         for item in expressions(node):
             if isinstance(item, ast.IfExp):
                 candidates.append(item.test)
             elif isinstance(item, ast.Call) and key(item.func) in _NUMBERS and len(item.args) == 1:
                 candidates.append(item.args[0])
     for item in candidates:
-        test = work.clauses.read(item, scope, node)
-        if len(test.clauses) == 1 and test.needs_sync is not None and key(item) is not None:
-            yield item, test.needs_sync
+        clause = boundary_of(work.clauses.read(item, work.script.places[node].scope, node))
+        if clause is not None and key(item) is not None:
+            yield item, clause
+
+
+def _whole(work: Work, node: ast.stmt) -> list[ast.expr]:
+    """What decides about all of a statement: its amount, what comes before its last `and`, how far a bar moves."""
+    scope, value = work.script.places[node].scope, node.value if isinstance(node, ast.Expr) else None
+    if isinstance(node, ast.AugAssign):
+        return [node.value]
+    if isinstance(value, ast.BoolOp) and isinstance(value.op, ast.And):
+        return value.values[:-1] if work.clauses.read(value, scope, node).needs_applied is None else []
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and len(value.args) == 1:
+        bar = key(value.func.value)
+        return [*value.args] if bar is not None and work.objects.kind(scope, bar) == "bar" else []
+    return []
 
 
 def _asks_both(work: Work, node: ast.stmt) -> bool:
     """Whether each boundary flag of a statement stands next to the skip flag, so that applied updates count."""
     scope, items = work.script.places[node].scope, expressions(node)
-    both = []
-    for item in items:
-        if isinstance(item, ast.BoolOp):
-            test = work.clauses.read(item, scope, node)
-            both += [item] if test.needs_sync is not None and test.needs_applied is not None else []
+    tests = [(item, work.clauses.read(item, scope, node)) for item in items if isinstance(item, ast.expr)]
+    both = [item for item, test in tests if test.needs_sync is not None and test.needs_applied is not None]
     inside = {id(part) for item in both for part in ast.walk(item)}
     flags = [item for item in items if isinstance(item, ast.Attribute) and item.attr == "sync_gradients"]
     return bool(both) and all(id(item) in inside for item in flags)

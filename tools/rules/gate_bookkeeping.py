@@ -47,9 +47,10 @@ def gate_bookkeeping(work: Work) -> None:
 
 def _gate(work: Work, block: Block) -> None:
     node, test = block.node, block.test
-    sync = test.needs_sync if test is not None else None
-    if not isinstance(node, ast.If) or sync is None:
-        return
+    assert isinstance(node, ast.If)
+    assert test is not None
+    sync = test.needs_sync
+    assert sync is not None
     found = work.flag_and_window(
         block,
         sync,
@@ -60,7 +61,7 @@ def _gate(work: Work, block: Block) -> None:
     if found is None:
         return
     flag, window = found
-    if any(item.kind == "mixed" for item in (test.clauses if test else ())):
+    if any(item.kind == "mixed" for item in test.clauses):
         work.refuse(
             node,
             block.role.value,
@@ -90,7 +91,7 @@ def _leaving(work: Work, node: ast.If, window: Window) -> Refusal | None:
 
 def _join(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, window: Window) -> list[Edit]:
     layout = work.layout
-    edits = layout.add_clauses(node, sync.written or sync.node, flag.clauses)
+    edits = layout.add_clauses(node, sync.node, flag.clauses)
     edits += reset_window.keep_sums(work, block, window)
     lines = reset_window.lines(work, window)
     if lines:
@@ -102,10 +103,9 @@ def _nest(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, wind
     """The second test inside the first, so that the other arms keep their meaning."""
     layout = work.layout
     edits = layout.wrap(node.body[0], node.body[-1], " and ".join(flag.clauses))
-    lines = reset_window.lines(work, window)
-    if lines:
+    if window.lines:
         indent = layout.indent(node.body[0])
-        edits += layout.arm_inside(node.body[-1], indent, "else:", lines)
+        edits += layout.arm_inside(node.body[-1], indent, "else:", window.lines)
     return edits
 
 

@@ -48,9 +48,10 @@ def gate_continue(work: Work) -> None:
 
 def _gate(work: Work, block: Block) -> None:
     node, test = block.node, block.test
-    sync = test.holds_without_sync if test is not None else None
-    if not isinstance(node, ast.If) or sync is None:
-        return
+    assert isinstance(node, ast.If)
+    assert test is not None
+    sync = test.holds_without_sync
+    assert sync is not None
     found = work.flag_and_window(block, sync, lambda window: reset_window.refusal(work, block, window))
     if found is None:
         return
@@ -67,6 +68,6 @@ def _edits(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, win
     lines = reset_window.lines(work, window)
     edits = reset_window.keep_sums(work, block, window)
     if not lines and len(node.body) == 1:
-        return edits + work.layout.add_clauses(node, sync.written or sync.node, flag.opposite, "or")
+        return edits + work.layout.add_clauses(node, sync.node, flag.opposite, "or")
     jump = work.layout.text(node.body[-1])
     return edits + work.layout.add_block(node, f"if {' or '.join(flag.opposite)}:", [*lines, jump])

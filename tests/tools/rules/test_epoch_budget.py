@@ -57,7 +57,8 @@ def test_the_loop_gets_a_bound_and_a_stop():
     text, (site,) = rewritten(BEFORE)
     assert text == AFTER
     assert (site.line, site.col, site.new_line, site.outcome) == (5, 5, 6, Outcome.REWRITTEN)
-    assert site.code == "epoch-budget-extended"
+    assert (site.kind, site.code) == ("epoch budget", "epoch-budget-extended")
+    assert site.message == "skipped updates get further epochs"
     assert text.splitlines()[site.new_line - 1].startswith("    for epoch in range")
 
 
@@ -65,6 +66,7 @@ def test_what_is_extended_already_stays():
     text, (site,) = rewritten(AFTER)
     assert text == AFTER
     assert (site.code, site.outcome, site.new_line) == ("epoch-budget-already", Outcome.RIGHT, None)
+    assert site.message == "the loop runs until the updates are applied"
 
 
 class Flags:
@@ -139,6 +141,14 @@ def test_line_ends_and_tabs_stay():
     assert text == AFTER.replace("    ", "\t").replace("\n", "\r\n")
 
 
+def test_a_step_of_indentation_that_is_not_the_outer_one_stays():
+    before, after = (text.replace("\n    ", "\n\t").replace("\t        ", "\t      ") for text in (BEFORE, AFTER))
+    before, after = (text.replace("\t    ", "\t  ") for text in (before, after))
+    assert "\n\tfor" in before
+    assert "\n\t  for" in before
+    assert rewritten(before)[0] == after
+
+
 def test_a_head_over_several_lines_keeps_its_layout():
     text, (site,) = rewritten(
         BEFORE.replace(
@@ -198,6 +208,11 @@ def test_an_inner_while_and_a_stop_that_says_something_are_as_good(old, new):
     text, (site,) = rewritten(BEFORE.replace(old, new))
     assert (site.code, site.outcome) == ("epoch-budget-extended", Outcome.REWRITTEN)
     assert "    epoch_start_step = -1\n" in text
+
+
+def test_a_loop_above_that_has_no_budget_hides_none():
+    _, (site,) = rewritten("for item in items:\n    print(item)\n" + BEFORE)
+    assert (site.line, site.code) == (7, "epoch-budget-extended")
 
 
 def test_two_epoch_loops_are_both_extended():

@@ -54,14 +54,15 @@ def test_clauses_behind_one_of_a_test_with_a_backslash_stay_on_its_line(loop):
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "line", "kind"),
     [
-        "window = 0; scheduler.step()",
-        "if accelerator.sync_gradients: global_step += 1\nelse: print(1)",
+        ("window = 0; scheduler.step()", 19, "scheduler step"),
+        ("if accelerator.sync_gradients: global_step += 1\nelse: print(1)", 19, "bookkeeping block"),
     ],
 )
-def test_code_that_shares_its_line_is_left_as_it_is_with_what_to_do(loop, body):
+def test_code_that_shares_its_line_is_left_as_it_is_with_what_to_do(loop, body, line, kind):
     result = loop.rewrite(body)
     assert result.after == result.before
     (site,) = [site for site in result.sites if site.code == "layout"]
     assert site.message == "it shares its line with other code; put it on lines of its own and run this again"
+    assert (site.line, site.kind) == (line, kind)
