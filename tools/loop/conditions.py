@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
+from .calls import means_same
 from .names import called, class_of, is_step_count, key, last, root
 from .obstacles import Refusal
 from .paths import Condition, Path
@@ -107,13 +108,27 @@ class Conditions:
         """Whether a condition still has, at `node`, the value that it had when it was tested."""
         if any(isinstance(item, ast.Call) and not _is_pure(item) for item in ast.walk(condition.node)):
             return False
-        items = [item for item in ast.walk(condition.node) if isinstance(item, ast.Name)]
-        read = {item.id for item in items if isinstance(item.ctx, ast.Load)}
-        scope = self.script.places[node].scope
-        return not any(
-            condition.statement.lineno <= inner.lineno < node.lineno and read & _roots_set(inner)
-            for inner in within(scope.node.body)
-        )
+        if not self._has_names(condition, node):
+            return False
+        read = _first_names(_read(condition.node))
+        return not any(read & _first_names(_set_by(inner)) for inner in self._between(condition, node))
+
+    def _between(self, condition: Condition, node: ast.stmt) -> Iterator[ast.stmt]:
+        """The statements that may run between a test and a place, from one call to the next where they are apart."""
+        here, there = self.script.places[node].scope, self.script.places[condition.statement].scope
+        is_here = here is there
+        for inner in within(here.node.body):
+            if inner.lineno < node.lineno and (not is_here or condition.statement.lineno <= inner.lineno):
+                yield inner
+        for inner in within(there.node.body) if not is_here else ():
+            if inner.lineno >= condition.statement.lineno:
+                yield inner
+
+    def _has_names(self, condition: Condition, node: ast.stmt) -> bool:
+        """Whether what a test reads is called at a place what the test calls it."""
+        here, there = self.script.places[node].scope, self.script.places[condition.statement].scope
+        read = _read(condition.node) - {"self", "cls"}
+        return here is there or all(means_same(self.script, here, there, name) for name in read)
 
 
 def _is_called(item: ast.AST, items: list[ast.AST]) -> bool:
@@ -238,6 +253,12 @@ def _is_pure(call: ast.Call) -> bool:
     return bool(_PURE_CALLS.search(called(call)))
 
 
-def _roots_set(node: ast.stmt) -> set[str]:
-    """The names that a statement itself gives a value, or whose attributes; those of `self` one by one."""
-    return {root(name) if root(name) not in ("self", "cls") else name for name in _set_by(node)}
+def _read(node: ast.expr) -> set[str]:
+    """The keys that an expression reads, those of what holds them too."""
+    items = [item for item in ast.walk(node) if isinstance(getattr(item, "ctx", None), ast.Load)]
+    return {name for item in items if (name := key(item)) is not None}
+
+
+def _first_names(found: Iterable[str]) -> set[str]:
+    """The first names of keys; what `self` holds one by one."""
+    return {root(name) if root(name) not in ("self", "cls") else name for name in found}

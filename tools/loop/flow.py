@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import replace
 
+from .calls import leading_to
 from .clauses import FLAGS, Clause, Clauses, Test
 from .names import key
 from .objects import Objects
@@ -36,29 +37,26 @@ class Flow:
         self._summaries: dict[Scope, frozenset[Path]] = {}
         self._open: set[Scope] = set()
         self._sites: dict[ast.stmt, list[StepSite]] = {}
-        for node in self.script.statements_with(STEP):
-            found = [site for call in calls_of(node) if (site := self._site(node, call)) is not None]
-            if found:
-                self._sites[node] = found
-                self.steps += found
-        self.stepping = self._callers({site.scope for site in self.steps})
+        self._read_steps()
+        self.stepping = leading_to(self.script, [site.statement for site in self.steps])
         self._attempting = {node for statements in self.stepping.values() for node in statements}
         self.base_sync = True if objects.accumulation == "none" else None
 
-    def _callers(self, scopes: set[Scope]) -> dict[Scope, set[ast.stmt]]:
-        """Functions that attempt updates, directly or through calls, with the statements that do so."""
-        found: dict[Scope, set[ast.stmt]] = {scope: set() for scope in scopes}
+    def _read_steps(self) -> None:
+        """Find the attempts. A `step` of a class of this file is one itself unless it makes one inside."""
+        found = [
+            site
+            for node in self.script.statements_with(STEP)
+            for call in calls_of(node)
+            if (site := self._site(node, call)) is not None
+        ]
+        optimizers = [site for site in found if site.kind == "optimizer"]
+        shown = {site: function for site in optimizers if (function := self.script.function(site.scope, site.call))}
+        self.steps = [site for site in found if site not in shown]
+        outer = leading_to(self.script, [site.statement for site in self.steps]) if shown else {}
+        self.steps = [site for site in found if shown.get(site) not in outer]
         for site in self.steps:
-            found[site.scope].add(site.statement)
-        queue = [scope for scope in scopes if scope.is_function]
-        while queue:
-            function = queue.pop()
-            for node, _ in self.script.calls(function):
-                scope = self.script.places[node].scope
-                if scope not in found and scope.is_function:
-                    queue.append(scope)
-                found.setdefault(scope, set()).add(node)
-        return found
+            self._sites.setdefault(site.statement, []).append(site)
 
     def _site(self, node: ast.stmt, call: ast.Call) -> StepSite | None:
         if not (isinstance(call.func, ast.Attribute) and call.func.attr == "step"):
@@ -70,7 +68,7 @@ class Flow:
         kind = self.objects.kind(scope, owner)
         if kind == "scaler" and len(call.args) == 1 and key(call.args[0]):
             owner = key(call.args[0]) or owner
-        elif kind not in ("optimizer", "engine") or self.script.function(scope, call) is not None:
+        elif kind != "optimizer" and (kind != "engine" or self.script.function(scope, call) is not None):
             return None
         who = self.objects.identity(scope, owner)
         found = self.script.bindings(scope, owner)

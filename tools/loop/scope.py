@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, field
 
 from .bindings import Binding
+from .names import key
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -44,6 +45,17 @@ class Scope:
         arguments = self.node.args
         return [item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
 
+    @property
+    def own(self) -> str:
+        """What a method calls the object that it is called on; an empty text for any other function."""
+        node = self.node
+        is_method = self.parent is not None and isinstance(self.parent.node, ast.ClassDef)
+        if not is_method or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            return ""
+        is_static = any(key(item) == "staticmethod" for item in node.decorator_list)
+        positional = [*node.args.posonlyargs, *node.args.args]
+        return positional[0].arg if positional and not is_static else ""
+
     def bind(self, name: str, binding: Binding) -> None:
         if name in self.outer_names:
             return
@@ -71,7 +83,7 @@ def argument_of(function: Scope, call: ast.Call, parameter: str) -> ast.expr | N
         if keyword.arg == parameter:
             return keyword.value
     parameters = function.parameters
-    if parameters[:1] in (["self"], ["cls"]):
+    if function.own or parameters[:1] in (["self"], ["cls"]):
         parameters = parameters[1:]
     index = parameters.index(parameter) if parameter in parameters else -1
     if 0 <= index < len(call.args) and not any(isinstance(item, ast.Starred) for item in call.args[: index + 1]):

@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from ..source import Source
 from .bindings import Binding, bound_by
-from .names import key, last, root
+from .names import key, root
 from .scope import Place, Scope
 from .tree import DEFINITIONS, SIMPLE, calls_of, inner_blocks
 
@@ -34,6 +34,7 @@ class Script:
         self._lines: list[int] = []
         self._offsets: dict[re.Pattern[str], list[int]] = {}
         self._matches: dict[tuple[re.Pattern[str], ...], list[ast.stmt]] = {}
+        self._called: dict[ast.stmt, list[tuple[ast.Call, Scope]]] = {}
         self._calls: dict[Scope, list[tuple[ast.stmt, ast.Call]]] = {}
         self.signs = sorted({line for pattern in _SIGNS for line in self.lines_with(pattern)})
         self._function_names: set[str] = set()
@@ -128,35 +129,48 @@ class Script:
         found = self._function(scope, call)
         return self.read(found) if found is not None else None
 
-    def _function(self, scope: Scope, call: ast.Call | ast.Attribute) -> Scope | None:
-        name = key(call.func if isinstance(call, ast.Call) else call)
-        if name is None or last(name) not in self._function_names:
-            return None
-        parts = name.split(".")
-        if len(parts) == 1:
-            found: Scope | None = scope
-            while found is not None:
-                if not isinstance(found.node, ast.ClassDef):
-                    if name in found.functions:
-                        return found.functions[name]
-                    if name in found.classes:
-                        return self._method(found.classes[name], "__init__")
-                found = found.parent
-            return None
-        owner = scope.owner if parts[0] in ("self", "cls") else self._class_of(scope, ".".join(parts[:-1]))
-        return self._method(owner, parts[-1]) if len(parts) == 2 or parts[0] != "self" else None
+    def called(self, node: ast.stmt) -> list[tuple[ast.Call, Scope]]:
+        """The calls of a statement itself that run functions of this file, with these."""
+        if node not in self._called:
+            found = [(call, self.function(self.places[node].scope, call)) for call in calls_of(node)]
+            self._called[node] = [(call, function) for call, function in found if function is not None]
+        return self._called[node]
 
-    def _class_of(self, scope: Scope, name: str) -> Scope | None:
-        found = self.bindings(scope, name)
-        if len(found) == 1 and isinstance(found[0].value, ast.Call):
-            return self.module.classes.get(key(found[0].value.func) or "")
+    def _function(self, scope: Scope, call: ast.Call | ast.Attribute) -> Scope | None:
+        target = call.func if type(call) is ast.Call else call
+        if getattr(target, "attr", getattr(target, "id", "")) not in self._function_names:
+            return None  # before the key is made: most calls are of other files
+        name = key(target)
+        if name is None:
+            return None
+        owner, _, word = name.rpartition(".")
+        if owner:
+            return self._method(self._class_of(scope, owner), word)
+        for found in _enclosing(scope):
+            if name in found.functions:
+                return found.functions[name]
+            if name in found.classes:
+                return self._method(found.classes[name], "__init__")
         return None
 
-    def method(self, scope: Scope, call: ast.Call) -> Scope | None:
-        """The method of a class of this file that a call runs on an object that was made once, also one of `self`."""
-        name = key(call.func) or ""
-        found = self._method(self._class_of(scope, name.rpartition(".")[0]), last(name)) if "." in name else None
-        return self.read(found) if found is not None else None
+    def _class_of(self, scope: Scope, name: str, depth: int = 4) -> Scope | None:
+        """The one class of this file whose object a key holds, whether now and then it holds None or not."""
+        if name in ("self", "cls", scope.own):
+            return scope.owner
+        found = [item for item in self.bindings(scope, name) if not _is_none(item.value)] if depth else []
+        classes = {self._class_built(item, depth) for item in found}
+        return classes.pop() if len(classes) == 1 else None
+
+    def _class_built(self, binding: Binding, depth: int) -> Scope | None:
+        value = binding.value
+        if binding.position >= 0 or value is None:
+            return None
+        scope = self.places[binding.statement].scope
+        if not isinstance(value, ast.Call):
+            alias = key(value)
+            return self._class_of(scope, alias, depth - 1) if alias is not None else None
+        name = key(value.func) or ""
+        return next((found.classes[name] for found in _enclosing(scope) if name in found.classes), None)
 
     def _method(self, owner: Scope | None, name: str, depth: int = 5) -> Scope | None:
         if owner is None or depth == 0:
@@ -252,6 +266,18 @@ class Script:
         while parent is not None:
             yield parent
             parent = self.places[parent].parent
+
+
+def _enclosing(scope: Scope | None) -> Iterator[Scope]:
+    """The scopes whose functions and classes a scope sees, innermost first."""
+    while scope is not None:
+        if not isinstance(scope.node, ast.ClassDef):
+            yield scope
+        scope = scope.parent
+
+
+def _is_none(value: ast.expr | None) -> bool:
+    return isinstance(value, ast.Constant) and value.value is None
 
 
 def _bind(node: ast.stmt, scope: Scope) -> None:

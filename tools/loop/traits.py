@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from . import names
+from .calls import reached
 from .conditions import counter_of
 from .flow import Flow
 from .names import key
@@ -137,9 +138,8 @@ class Traits:
         return False
 
     def _calls_counting(self, node: ast.stmt) -> bool:
-        call = call_of(node)
-        function = self.script.function(self.script.places[node].scope, call) if call is not None else None
-        is_counting = function is not None and self._function_counts(function)
+        called = reached(self.script, node)
+        is_counting = called is not None and self._function_counts(called.function)
         return is_counting and not (isinstance(node, (ast.Expr, ast.Assign)) and self._asks_flag(node))
 
     def _function_counts(self, function: Scope) -> bool:
@@ -170,16 +170,14 @@ class Traits:
         return self._counters[marks]
 
     def _counters_in(self, block: list[ast.stmt]) -> list[str]:
-        found = []
+        found: list[str] = []
         for node in within(block):
             name = self.counter(node)
             if name is not None and not names.counts_data(name):
                 found.append(name)
-            call = call_of(node)
-            function = self.script.function(self.script.places[node].scope, call) if call is not None else None
-            if function is not None and self._function_counts(function):
-                inner = self.counters_in(function.node.body)
-                found += [item for item in inner if names.root(item) != item or item not in function.bindings]
+            called = reached(self.script, node)
+            if called is not None and self._function_counts(called.function):
+                found += filter(None, map(called.outside, self.counters_in(called.function.node.body)))
         return list(dict.fromkeys(found))
 
     def trigger(self, test: ast.expr, counters: Iterable[str]) -> bool:

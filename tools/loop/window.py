@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from . import names
-from .gathering import cleared, container, gathers, reads
-from .methods import cleared_by_method, hidden_reset
+from .calls import Reached, reached, with_inner
+from .gathering import cleared, gathers
 from .names import key
 from .obstacles import Refusal
 from .scope import Scope
 from .script import Script
+from .sums import gathered_in
 from .traits import Traits
-from .tree import assigned, call_of, expressions, inner_blocks, within
+from .tree import assigned, inner_blocks, within
 
 
 @dataclass
@@ -39,6 +40,7 @@ class Windows:
         self.script: Script = traits.script
         self._direct: set[int]  # statements of the block itself
         self._restarted: set[str]  # keys that an iteration sets anew under a condition
+        self._open: set[Scope] = set()  # functions that are being read
         self._summed: dict[Scope, set[str]] = {}
 
     def read(self, block: list[ast.stmt], anchor: ast.stmt) -> Window:
@@ -47,9 +49,9 @@ class Windows:
         scope = self.script.places[anchor].scope
         outer = loop.body if loop is not None else scope.node.body
         inside = {id(node) for node in within(block)}
-        self._restarted, self._direct = set(), {id(node) for node in block}
+        self._direct = {id(node) for node in block}
         wanted = {name for node in within(block) for name in cleared(node, None)}
-        gathered = self._gathered(outer, inside, wanted)
+        gathered, self._restarted = gathered_in(self.script, outer, inside, wanted)
         window = Window()
         counters = self.traits.counters_in(outer)
         window.lines = list(self._lines(block, gathered, counters, window))
@@ -60,46 +62,6 @@ class Windows:
             )
         self._note_reads(block, gathered, window, outer, inside)
         return window
-
-    def _gathered(self, outer: list[ast.stmt], inside: set[int], wanted: set[str]) -> set[str]:
-        """Keys that an iteration adds to outside the block and does not start afresh itself."""
-        nodes = [node for node in within(outer) if id(node) not in inside]
-        plain = [node for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign))]
-        grown = {name for node in nodes if not isinstance(node, (ast.Assign, ast.AnnAssign)) for name in gathers(node)}
-        fresh: set[str] = set()
-        replaced: set[str] = set()
-        for node in plain:
-            for target, value in assigned(node):
-                name = key(target)
-                if name is None:  # an item under a computed index comes to what the container holds
-                    replaced |= wanted & {container(target)}
-                elif reads(value, name):
-                    replaced.update(gathers(node) if name in grown or name in wanted else ())
-                else:
-                    (fresh if self._runs_always(node, outer) else self._restarted).add(name)
-        found = {*grown, *replaced, *self._gathered_elsewhere(outer[0])}
-        return {name for name in found if name not in fresh and names.root(name) not in fresh}
-
-    def _gathered_elsewhere(self, node: ast.stmt) -> set[str]:
-        """Shared keys (attributes, names of an enclosing function) that other functions add to."""
-        scope = self.script.places[node].scope
-        found: set[str] = set()
-        for other in self.script.scopes:
-            if other is scope or not other.is_function:
-                continue
-            growing = [item for item in within(other.node.body) if isinstance(item, (ast.AugAssign, ast.Expr))]
-            for inner in growing:
-                for name in gathers(inner):
-                    self.script.read(other)
-                    if self.script.home(other, name) is self.script.home(scope, name) is not other:
-                        found.add(name)
-        return found
-
-    def _runs_always(self, node: ast.stmt, outer: list[ast.stmt]) -> bool:
-        """Whether a statement runs in every iteration: nothing but `with` stands round it."""
-        while node not in outer and isinstance(parent := self.script.places[node].parent, (ast.With, ast.AsyncWith)):
-            node = parent
-        return node in outer
 
     def _lines(self, block: list[ast.stmt], gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
         for node in block:
@@ -127,29 +89,43 @@ class Windows:
 
     def _in_call(self, node: ast.stmt, gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
         """What a function of this file clears that the block calls, in names that mean the same here."""
-        call, scope = call_of(node), self.script.places[node].scope
-        function = self.script.function(scope, call) if call is not None else None
-        method, hidden = cleared_by_method(self.script, scope, call, gathered) if call is not None else (None, set())
-        if method is not None and hidden:
-            window.refusal = hidden_reset(node, method, hidden)
+        called = reached(self.script, node)
+        if called is None or called.function is called.caller or called.function in self._open:
+            return
+        hidden, is_due, is_literal = self._cleared_in(called, gathered)
+        if not hidden and not is_due:
+            return
+        deeper, function = Window(), called.function
+        if is_literal:
+            self._open.add(function)
+            shared = {name for name in gathered if called.inside(name) == name}
+            counters = [*counters, *self.traits.counters_in(function.node.body)]
+            lines = list(self._lines(function.node.body, shared, counters, deeper))
+            self._open.discard(function)
+        if not is_literal or deeper.refusal or deeper.kept or hidden - set(deeper.cleared):
+            window.refusal = _hidden_reset(node, function, hidden)
             window.hidden += sorted(hidden)
-            return
-        if call is None or function is None or function is scope:
-            return
-        shared = {name for name in gathered if self._is_shared(name, function, scope)}
-        deeper = Window()
-        counters = [*counters, *self.traits.counters_in(function.node.body)]
-        due = [inner for inner in within(function.node.body) if self.traits.must_run(inner)]
-        resets = [inner for inner in within(function.node.body) if shared and cleared(inner, shared)]
-        lines = list(self._lines(function.node.body, shared, counters, deeper)) if due or resets else []
-        hidden = {name for inner in resets for name in cleared(inner, shared)}
-        is_hidden = bool(hidden - set(deeper.cleared)) or not _means_same([*due, *resets], function, scope)
-        if deeper.refusal or deeper.kept or is_hidden:
-            window.refusal = hidden_reset(node, function, hidden)
             return
         window.cleared += deeper.cleared
         window.data += deeper.data
         yield from lines
+
+    def _cleared_in(self, called: Reached, gathered: set[str]) -> tuple[set[str], bool, bool]:
+        """Which of the gathered keys a call clears, whether it does what every boundary must, and both literally."""
+        hidden: set[str] = set()
+        is_due, is_literal = False, True
+        for item in with_inner(called):
+            if item.function in self._open:
+                continue
+            names_inside = {there for name in gathered if (there := item.inside(name)) is not None}
+            for inner in item.statements:
+                found = cleared(inner, names_inside) if names_inside else []
+                must_run = self.traits.must_run(inner)
+                if found or must_run:
+                    hidden |= {item.outside(name) or name for name in found}
+                    is_due |= must_run
+                    is_literal &= item.is_literal(inner)
+        return hidden, is_due, is_literal
 
     def _emptied(self, node: ast.stmt) -> list[str]:
         """What a statement of the block empties although nobody here is seen to fill it, such as `bank.clear()`.
@@ -161,13 +137,6 @@ class Windows:
             scope = self.script.places[node].scope
             return [name for name in found if self.traits.objects.kind(scope, name) != "bar"]
         return []
-
-    def _is_shared(self, name: str, function: Scope, scope: Scope) -> bool:
-        """Whether a key means the same in a function as where it is called."""
-        first = names.root(name)
-        if first in ("self", "cls"):
-            return function.owner is not None and function.owner is scope.owner
-        return self.script.home(function, first) is self.script.home(scope, first)
 
     def _nested(
         self, node: ast.stmt, inner: list[ast.stmt], gathered: set[str], counters: list[str], window: Window
@@ -266,12 +235,14 @@ def _counts(name: str) -> bool:
     return names.counts_data(name) or names.is_step_count(name)
 
 
-def _means_same(nodes: list[ast.stmt], function: Scope, scope: Scope) -> bool:
-    """Whether statements of a function can be repeated where it is called: they read no name of its own."""
-    read = {item.id for node in nodes for item in expressions(node) if isinstance(item, ast.Name)}
-    if function.owner is not None and function.owner is scope.owner:
-        read -= {"self", "cls"}
-    return not read & set(function.bindings)
+def _hidden_reset(node: ast.stmt, function: Scope, hidden: set[str]) -> Refusal:
+    """Why a block stays as it is that calls what clears these keys, or gradients, out of its sight."""
+    what = _list(sorted(hidden)) if hidden else "gradients or counts data"
+    return Refusal(
+        "nested-reset",
+        f"line {node.lineno} calls `{function.name}`, which clears {what} in a way that "
+        "cannot be repeated for skipped updates; do it in the block itself",
+    )
 
 
 def _list(items: list[str]) -> str:

@@ -47,10 +47,17 @@ def gate_unguarded(work: Work) -> None:
     """Gate the bookkeeping that stands behind a step without a guard."""
     for block in work.blocks:
         if block.role is Role.TAIL:
-            if work.flags.reaches_accelerator(block.scope):
+            if work.flags.reaches_accelerator(block.scope) or _is_prepared(work, block):
                 _gate(work, block)
             elif (refusal := why_unread(work, block)) is not None:
                 work.refuse(block.node, block.role.value, refusal)
+
+
+def _is_prepared(work: Work, block: Block) -> bool:
+    """Whether the step is that of an optimizer which an accelerator of the file prepared, in reach or not."""
+    sites = [site for path in block.state.paths for site in path.steps]
+    made = [item.accelerator for site in sites for item in work.objects.preparations_of(site.who)]
+    return any(work.objects.kind(who.scope, who.key) == "accelerator" for who in made)
 
 
 def _gate(work: Work, block: Block) -> None:

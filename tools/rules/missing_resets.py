@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator
 
 from ..loop import names
 from ..loop.blocks import Block
+from ..loop.calls import all_reached
 from ..loop.gathering import cleared, gathers, reads
-from ..loop.methods import cleared_by_method
 from ..loop.names import key
 from ..loop.obstacles import Refusal
-from ..loop.tree import assigned, calls_of, within
+from ..loop.tree import assigned, within
 from ..work import Work
-
-_DEPTH = 3  # calls that are followed
 
 
 def missing_reset(work: Work, block: Block) -> Refusal | None:
@@ -35,9 +33,7 @@ def missing_reset(work: Work, block: Block) -> Refusal | None:
     standing = [
         name
         for name in state
-        if _any(work, growing, name, lambda node, name: name in gathers(node))
-        and not _any(work, free, name, _sets)
-        and not any(_cleared_inside(work, node, name) for node in free)
+        if _any(work, growing, name, lambda node, name: name in gathers(node)) and not _any(work, free, name, _sets)
     ]
     if standing:
         what = ", ".join(f"`{name}`" for name in standing)
@@ -46,7 +42,7 @@ def missing_reset(work: Work, block: Block) -> Refusal | None:
             f"clears {what} for applied updates only: what a skipped update added goes into the next value. Clear it "
             "at skipped boundaries too, in an arm `elif ...sync_gradients:` of this test",
         )
-    if zeroes and not _any(work, free, "", lambda node, _: _zeroes(node)):
+    if zeroes and not any(map(_zeroes, _running(work, free))):
         return Refusal(
             "reset-missing",
             "clears the gradients for applied updates only: those of a skipped update stay, infinite as they are, and "
@@ -68,18 +64,23 @@ def _on_skips(work: Work) -> set[int]:
     return {id(inner) for inner in within(arms)}
 
 
+def _running(work: Work, nodes: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements, and those of the functions that they call."""
+    yield from nodes
+    for node in nodes:
+        for called in all_reached(work.script, node):
+            yield from called.statements
+
+
 def _any(work: Work, nodes: list[ast.stmt], name: str, holds: Callable[[ast.stmt, str], bool]) -> bool:
     """Whether something holds for a name and one of the statements, or one in a function that they call."""
-    return any(holds(inner, name) for node in nodes for inner in _with_calls(work, node, name, _DEPTH))
-
-
-def _with_calls(work: Work, node: ast.stmt, name: str, depth: int) -> Iterator[ast.stmt]:
-    yield node
-    for call in calls_of(node) if depth else ():
-        function = work.script.function(work.script.places[node].scope, call)
-        if function is not None and not (name and name in function.bindings):
-            for inner in within(function.node.body):
-                yield from _with_calls(work, inner, name, depth - 1)
+    return any(holds(node, name) for node in nodes) or any(
+        holds(inner, there)
+        for node in nodes
+        for called in all_reached(work.script, node)
+        if (there := called.inside(name)) is not None
+        for inner in called.statements
+    )
 
 
 def _sets(node: ast.stmt, name: str) -> bool:
@@ -87,12 +88,6 @@ def _sets(node: ast.stmt, name: str) -> bool:
     wanted = {name, names.root(name)} - {"self", "cls"}
     fresh = any(key(target) in wanted and not reads(value, name) for target, value in assigned(node))
     return fresh or bool(cleared(node, {name}))
-
-
-def _cleared_inside(work: Work, node: ast.stmt, name: str) -> bool:
-    """Whether a method of the object that holds a name clears it."""
-    scope = work.script.places[node].scope
-    return any(cleared_by_method(work.script, scope, call, {name})[1] for call in calls_of(node))
 
 
 def _zeroes(node: ast.stmt) -> bool:

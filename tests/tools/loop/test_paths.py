@@ -224,7 +224,7 @@ for x in y:
         ("scaler.step(f())", None),
         ("engine.step()", ("engine", "engine", False)),
         ("lr_scheduler.step()", None),
-        ("own_opt.step()", None),
+        ("own_opt.step()", ("own_opt", "optimizer", False)),
         ("opt.steps()", None),
         ("opt.step", None),
         ("a[i].step()", None),

@@ -106,6 +106,8 @@ def test_gradients_that_only_an_applied_update_clears_are_reported(make_loop):
 def test_what_a_function_clears_for_a_skipped_update_counts(loop):
     body = BLOCK + "    window = 0.0\nelif accelerator.sync_gradients:\n    clear()\n"
     function = "def clear():\n    global window\n    window = 0.0\n"
-    data = loop.source("global window\n" + body).replace("def main", function + "\n\ndef main").encode()
+    text = loop.source(body).replace("def main", function + "\n\ndef main")
+    data = text.replace("    accelerator = Acc", "    global window\n    accelerator = Acc").encode()
+    compile(data, "loop", "exec")
     codes = [site.code for site in rewrite(data).sites if site.outcome is Outcome.REFUSED]
     assert "reset-missing" not in codes

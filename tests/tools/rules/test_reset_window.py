@@ -161,3 +161,19 @@ def test_an_object_that_clears_itself_at_skipped_boundaries_too_is_right():
         + "        elif accelerator.sync_gradients:\n            state.clear()\n"
     )
     assert {site.code for site in rewrite(text.encode()).sites if site.outcome.value == "refused"} == set()
+
+
+def test_a_window_that_is_cleared_two_calls_away_is_cleared_at_skipped_boundaries_too(loop):
+    inner = "    def clear():\n        nonlocal window\n        window = 0.0\n\n    def finish():\n        clear()\n\n"
+    body = "if accelerator.sync_gradients:\n    global_step += 1\n    finish()"
+    text = loop.source(body).replace("    for step, batch", inner + "    for step, batch")
+    wanted = f"if {GATE}:\n            global_step += 1\n            finish()\n"
+    wanted += "        elif accelerator.sync_gradients:\n            window = 0.0\n"
+    assert rewrite(text.encode()).after.decode().endswith(wanted)
+
+
+def test_functions_that_call_each_other_and_clear_a_window_come_to_an_end(loop):
+    inner = "    def one():\n        nonlocal window\n        window = 0.0\n        two()\n\n    def two():\n        one()\n\n"
+    text = loop.source("if accelerator.sync_gradients:\n    global_step += 1\n    one()")
+    after = rewrite(text.replace("    for step, batch", inner + "    for step, batch").encode()).after.decode()
+    assert after.endswith("        elif accelerator.sync_gradients:\n            window = 0.0\n")
