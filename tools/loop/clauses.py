@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from bisect import bisect_left
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -18,6 +17,7 @@ from .tree import assigned, expressions
 
 Kind = Literal["sync", "skip", "mixed", "other"]
 FLAGS = (re.compile("sync_gradients"), re.compile("step_was_skipped"))
+_KINDS: dict[str, Kind] = {"sync_gradients": "sync", "optimizer_step_was_skipped": "skip", "step_was_skipped": "skip"}
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,7 @@ class Clause:
     kind: Kind
     positive: bool
     owner: str | None = None  # the text of the accelerator or the optimizer that is asked
-    who: Identity | None = None
-    is_accelerator: bool = True  # a skip clause may ask one optimizer instead
     alias: ast.stmt | None = None  # the statement that gave the alias its value
-    written: ast.expr | None = None  # the clause with its negation
 
 
 @dataclass(frozen=True)
@@ -47,12 +44,12 @@ class Test:
     @property
     def needs_sync(self) -> Clause | None:
         """The clause that lets only sync boundaries through."""
-        return None if self.is_any and len(self.clauses) > 1 else self.find("sync", True)
+        return None if self.is_any else self.find("sync", True)
 
     @property
     def needs_applied(self) -> Clause | None:
         """The clause that keeps a skipped update out."""
-        return None if self.is_any and len(self.clauses) > 1 else self.find("skip", False)
+        return None if self.is_any else self.find("skip", False)
 
     @property
     def holds_without_sync(self) -> Clause | None:
@@ -67,7 +64,7 @@ class Test:
     @property
     def shuts_applied_out(self) -> bool:
         """Whether the test never holds after an applied update."""
-        if self.is_any and len(self.clauses) > 1:
+        if self.is_any:
             return all(item.kind == ("skip" if item.positive else "sync") for item in self.clauses)
         return self.find("skip", True) is not None
 
@@ -157,13 +154,13 @@ class Clauses:
     def _asked(self, node: ast.expr, scope: Scope, positive: bool) -> Test | None:
         """The test behind a call or a property that only returns a flag, where its words mean the same here."""
         called = node.func if isinstance(node, ast.Call) and not node.args and not node.keywords else None
-        name = key(called if called is not None else node)
-        for home, statement, value in self._askers.get(names.last(name or ""), ()) if name else ():
+        name = key(called if called is not None else node) or ""
+        for home, statement, value in self._askers.get(names.last(name), ()):
             is_property = any(key(item) == "property" for item in getattr(home.node, "decorator_list", ()))
             is_lambda = not isinstance(statement, ast.Return)
             if is_property == (called is not None) or (called is None and not isinstance(node, ast.Attribute)):
                 continue
-            owner = scope.owner if names.root(name or "") == "self" else None
+            owner = scope.owner if names.root(name) == "self" else None
             if owner is not None and (home.owner is not owner or name != f"self.{home.name}"):
                 continue
             if owner is None and not is_lambda and name != home.name:
@@ -171,52 +168,47 @@ class Clauses:
             inner = self.read(value, home, statement, positive)
             owners = [item.owner for item in inner.clauses if item.kind in ("sync", "skip") and item.owner is not None]
             if len(owners) == len(inner.clauses) and all(self._means_same(home, scope, text) for text in owners):
-                clauses = (replace(item, node=node, written=node) for item in inner.clauses)
+                clauses = (replace(item, node=node) for item in inner.clauses)
                 return replace(inner, clauses=tuple(clauses))
         return None
 
-    def read(self, test: ast.expr, scope: Scope, at: ast.stmt, positive: bool = True, depth: int = 4) -> Test:
+    def read(self, test: ast.expr, scope: Scope, at: ast.stmt, positive: bool = True) -> Test:
         """The clauses of a test that stands in the statement `at`."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            inner = self.read(test.operand, scope, at, not positive, depth)
-            if len(inner.clauses) == 1:
-                return replace(inner, clauses=(replace(inner.clauses[0], written=test),))
-            return inner
+            return self.read(test.operand, scope, at, not positive)
         if isinstance(test, ast.BoolOp):
-            return self._read_all(test, scope, at, positive, depth)
+            return self._read_all(test, scope, at, positive)
         if (listed := as_bool_op(test)) is not None:
-            inner = self._read_all(listed, scope, at, positive, depth)
-            return replace(inner, clauses=tuple(replace(item, node=test, written=test) for item in inner.clauses))
+            inner = self._read_all(listed, scope, at, positive)
+            return replace(inner, clauses=tuple(replace(item, node=test) for item in inner.clauses))
         if isinstance(test, ast.NamedExpr):
-            inner = self.read(test.value, scope, at, positive, depth)
-            return replace(inner, clauses=tuple(replace(item, node=test, written=test) for item in inner.clauses))
+            inner = self.read(test.value, scope, at, positive)
+            return replace(inner, clauses=tuple(replace(item, node=test) for item in inner.clauses))
         asked = self._asked(test, scope, positive) if self._askers else None
         if asked is not None:
             return asked
         clause = self._atom(test, scope, positive)
         name = key(test)
-        if clause.kind == "other" and depth and name is not None:
+        if clause.kind == "other" and name is not None:
             alias = self._alias(scope, name, at)
             if alias is not None:
-                inner = self.read(alias[1], scope, alias[0], positive, depth - 1)
-                parts = (replace(item, node=test, alias=alias[0], written=test) for item in inner.clauses)
+                inner = self.read(alias[1], scope, alias[0], positive)
+                parts = (replace(item, node=test, alias=alias[0]) for item in inner.clauses)
                 return replace(inner, clauses=tuple(parts))
         return Test((clause,))
 
-    def _read_all(self, test: ast.BoolOp, scope: Scope, at: ast.stmt, positive: bool, depth: int) -> Test:
+    def _read_all(self, test: ast.BoolOp, scope: Scope, at: ast.stmt, positive: bool) -> Test:
         is_any = isinstance(test.op, ast.Or) == positive
         clauses: list[Clause] = []
         for value in test.values:
-            inner = self.read(value, scope, at, positive, depth)
+            inner = self.read(value, scope, at, positive)
             if len(inner.clauses) == 1 or inner.is_any == is_any:
                 clauses += inner.clauses
             elif inner.spares_only_skips and not is_any:
-                clauses.append(replace(inner.clauses[-1], node=value, written=value))
-            elif inner.is_flagged:
-                clauses.append(Clause(value, "mixed", positive, written=value))
+                clauses.append(replace(inner.clauses[-1], node=value))
             else:
-                clauses.append(Clause(value, "other", positive, written=value))
-        return Test(tuple(clauses), is_any)
+                clauses.append(Clause(value, "mixed" if inner.is_flagged else "other", positive))
+        return Test(tuple(clauses), is_any and len(clauses) > 1)
 
     def _means_same(self, home: Scope, scope: Scope, text: str) -> bool:
         first, script = names.root(text), self.objects.script
@@ -227,7 +219,7 @@ class Clauses:
         home = self.objects.script.home(scope, name)
         found = self._aliases.get((home, name), [])
         above = [item for item in found if item[0].lineno < at.lineno]
-        if not above or name in scope.parameters:
+        if not above:
             return None
         latest = max(above, key=lambda item: item[0].lineno)
         others = [item for item in home.bindings.get(name, []) if not any(node is item.statement for node, _ in found)]
@@ -236,32 +228,27 @@ class Clauses:
         return latest
 
     def _atom(self, node: ast.expr, scope: Scope, positive: bool) -> Clause:
-        plain = Clause(node, "other", positive, written=node)
+        plain = Clause(node, "other", positive)
         if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.comparators[0], ast.Constant):
             value = node.comparators[0].value
             if isinstance(node.ops[0], (ast.Is, ast.Eq)) and isinstance(value, bool):
                 inner = self._atom(node.left, scope, positive == value)
-                return replace(inner, node=node, written=node) if inner.kind != "other" else plain
+                return replace(inner, node=node) if inner.kind != "other" else plain
         if isinstance(node, ast.Call) and key(node.func) == "bool" and len(node.args) == 1:
             inner = self._atom(node.args[0], scope, positive)
-            return replace(inner, node=node, written=node) if inner.kind != "other" else plain
+            return replace(inner, node=node) if inner.kind != "other" else plain
         node = as_attribute(node)
         if not isinstance(node, ast.Attribute):
             return plain
         owner = key(node.value)
         if owner is not None and self.objects.is_lookalike(scope, owner):
             return plain
-        if node.attr == "sync_gradients":
-            owner = self.accelerator_behind(scope, owner) if owner else None
-            return replace(plain, kind="sync", owner=owner, who=self._who(scope, owner))
-        if node.attr == "optimizer_step_was_skipped":
-            return replace(plain, kind="skip", owner=owner, who=self._who(scope, owner))
-        if node.attr == "step_was_skipped":
-            return replace(plain, kind="skip", owner=owner, who=self._who(scope, owner), is_accelerator=False)
-        return plain
-
-    def _who(self, scope: Scope, owner: str | None) -> Identity | None:
-        return self.objects.identity(scope, owner) if owner else None
+        kind = _KINDS.get(node.attr)
+        if kind is None:
+            return plain
+        if kind == "sync" and owner is not None:
+            owner = self.accelerator_behind(scope, owner)
+        return replace(plain, kind=kind, owner=owner)
 
     def accelerator_behind(self, scope: Scope, owner: str) -> str | None:
         """The text of the accelerator whose gradient state, or which itself, is called `owner` here."""
@@ -277,18 +264,14 @@ class Clauses:
 
     def only_accelerator(self, scope: Scope) -> str | None:
         """The name of the one accelerator that `scope` can read, or None."""
-        found: Iterable[str] = ()
+        found: list[str] = []
         here: Scope | None = scope
         while here is not None:
             found = [name for name in here.bindings if self.objects.kind(here, name) == "accelerator"]
             if found:
                 break
             here = here.parent
-        owner = scope.owner
-        if not found and owner is not None:
-            found = [name for name in owner.bindings if self.objects.kind(owner, name) == "accelerator"]
-        names_found = list(found)
-        return names_found[0] if len(names_found) == 1 else None
+        return found[0] if len(found) == 1 else None
 
 
 def _is_docstring(node: ast.stmt) -> bool:

@@ -99,7 +99,7 @@ class Flags:
 
     def _is_ruled_out(self, path: Path, test: Test | None, node: ast.stmt) -> bool:
         """Whether a clause of the test says that this path was not taken."""
-        if test is None or (test.is_any and len(test.clauses) > 1):
+        if test is None or test.is_any:
             return False
         known = {ast.dump(item.node): item.positive for item in test.others}
         for condition in path.conditions:

@@ -165,7 +165,7 @@ class Flow:
     def _if(self, node: ast.If, state: State) -> State | None:
         inside, outside = state, state
         if self.clauses.is_plain(node, node.test):
-            test = Test((Clause(node.test, "other", True, written=node.test),))
+            test = Test((Clause(node.test, "other", True),))
         else:
             test = self.clauses.read(node.test, self.script.places[node].scope, node)
             inside, outside = self._sides(test, state)

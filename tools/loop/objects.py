@@ -117,7 +117,7 @@ class Objects:
         return bool(calls) and len(calls) == len(values) and all(self._builds_another(call) for call in calls)
 
     def _builds_another(self, call: ast.Call) -> bool:
-        name, seen = key(call.func) or "", set()
+        name, seen = names.called(call), set()
         if names.last(name) == "Fabric":
             return True
         while name in self.script.module.classes and name not in seen:
@@ -230,14 +230,12 @@ class Objects:
         value = binding.value
         if binding.is_parameter or value is None or isinstance(value, ast.Subscript):
             return True
-        if isinstance(value, (ast.Name, ast.Attribute)):
-            if binding.position >= 0:
-                return True
-            scope, name = self.script.places[binding.statement].scope, key(value)
-            return name is not None and any(item.is_parameter for item in self.script.bindings(scope, name))
+        if (whole := key(value)) is not None:
+            scope = self.script.places[binding.statement].scope
+            return binding.position >= 0 or any(item.is_parameter for item in self.script.bindings(scope, whole))
         if names.builds_optimizer(value) or names.builds_scheduler(value):
             return False
-        return isinstance(value, ast.Call) and any(
+        return isinstance(value, (ast.Call, ast.Attribute)) and any(
             names.suggests_accelerator(name) for item in ast.walk(value) if (name := key(item)) is not None
         )
 

@@ -105,12 +105,8 @@ def test_a_clause_knows_whose_flag_it_is_and_its_text():
     found, work = read("x and not (accelerator.sync_gradients)")
     clause = found.clauses[1]
     assert work.source.segment(clause.node) == "accelerator.sync_gradients"
-    assert work.source.segment(clause.written) == "not (accelerator.sync_gradients)"
-    assert clause.who == work.objects.identity(work.script.module, "accelerator")
-    assert clause.is_accelerator
-    own = read("optimizer.step_was_skipped")[0].clauses[0]
-    assert own.who.key == "optimizer"
-    assert not own.is_accelerator
+    assert clause.owner == "accelerator"
+    assert read("optimizer.step_was_skipped")[0].clauses[0].owner == "optimizer"
 
 
 @pytest.mark.parametrize(
@@ -142,7 +138,7 @@ def test_aliases_are_read_where_they_have_their_last_value(head, test, wanted):
 def test_an_alias_keeps_the_statement_that_gave_it_its_value():
     found, work = read("s and x", "s = accelerator.sync_gradients\n")
     assert work.source.segment(found.clauses[0].alias) == "s = accelerator.sync_gradients"
-    assert work.source.segment(found.clauses[0].written) == "s"
+    assert work.source.segment(found.clauses[0].node) == "s"
     assert found.clauses[1].alias is None
 
 
@@ -161,29 +157,58 @@ def test_a_name_that_gets_its_value_below_is_no_alias_yet():
         ("not (accelerator.sync_gradients and x)", "holds_without_sync"),
         ("not accelerator.sync_gradients", "holds_without_sync"),
         ("not accelerator.sync_gradients and x", ""),
-        ("accelerator.optimizer_step_was_skipped", "holds_on_skip"),
+        ("accelerator.optimizer_step_was_skipped", "holds_on_skip shuts_applied_out"),
         ("accelerator.optimizer_step_was_skipped or x", "holds_on_skip"),
-        ("accelerator.optimizer_step_was_skipped and x", ""),
-        ("not accelerator.optimizer_step_was_skipped", "needs_applied"),
+        ("accelerator.optimizer_step_was_skipped and x", "shuts_applied_out"),
+        ("not accelerator.optimizer_step_was_skipped", "needs_applied lets_all_applied_in"),
         ("not accelerator.optimizer_step_was_skipped and x", "needs_applied"),
         ("not accelerator.optimizer_step_was_skipped or x", ""),
         (
             "accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped",
-            "needs_sync needs_applied",
+            "needs_sync needs_applied lets_all_applied_in",
         ),
         (
             "not (accelerator.sync_gradients and accelerator.optimizer_step_was_skipped)",
-            "holds_without_sync spares_only_skips",
+            "holds_without_sync spares_only_skips lets_all_applied_in",
         ),
         ("not (accelerator.optimizer_step_was_skipped and x)", ""),
         ("not (accelerator.optimizer_step_was_skipped and optimizer.step_was_skipped)", ""),
         ("x or accelerator.sync_gradients or optimizer.step_was_skipped", "holds_on_skip"),
-        ("not accelerator.sync_gradients or optimizer.step_was_skipped", "holds_without_sync holds_on_skip"),
+        (
+            "not accelerator.sync_gradients or optimizer.step_was_skipped",
+            "holds_without_sync holds_on_skip shuts_applied_out",
+        ),
+        (
+            "optimizer.step_was_skipped or not accelerator.sync_gradients",
+            "holds_without_sync holds_on_skip shuts_applied_out",
+        ),
+        ("accelerator.optimizer_step_was_skipped or accelerator.sync_gradients", "holds_on_skip"),
+        (
+            "not accelerator.optimizer_step_was_skipped or not accelerator.sync_gradients",
+            "holds_without_sync spares_only_skips lets_all_applied_in",
+        ),
+        ("accelerator.optimizer_step_was_skipped and accelerator.sync_gradients", "needs_sync shuts_applied_out"),
+        ("accelerator.optimizer_step_was_skipped and not accelerator.sync_gradients", "shuts_applied_out"),
+        ("not accelerator.optimizer_step_was_skipped and not accelerator.sync_gradients", "needs_applied"),
+        (
+            "accelerator.sync_gradients and not accelerator.optimizer_step_was_skipped and x",
+            "needs_sync needs_applied",
+        ),
+        ("all([accelerator.sync_gradients, x])", "needs_sync"),
+        (
+            "any((not accelerator.sync_gradients, optimizer.step_was_skipped))",
+            "holds_without_sync holds_on_skip shuts_applied_out",
+        ),
+        (
+            "not all([accelerator.sync_gradients, accelerator.optimizer_step_was_skipped])",
+            "holds_without_sync spares_only_skips lets_all_applied_in",
+        ),
     ],
 )
 def test_what_a_test_lets_through(test, traits):
     found = read(test)[0]
     words = ("needs_sync", "needs_applied", "holds_without_sync", "holds_on_skip", "spares_only_skips")
+    words = (*words, "shuts_applied_out", "lets_all_applied_in")
     assert [word for word in words if getattr(found, word)] == traits.split()
     assert found.is_flagged
     assert not read("x")[0].is_flagged
@@ -342,3 +367,11 @@ def test_without_one_of_its_own_a_method_has_that_of_its_class():
     run = next(scope for scope in work.script.scopes if scope.name == "run")
     assert work.clauses.only_accelerator(run) == "self.accelerator"
     assert work.clauses.accelerator_behind(run, "moved") == "self.accelerator"
+
+
+def test_a_property_is_told_from_a_method_of_the_same_name():
+    other = "class Other:\n    def ready(self): return self.accelerator.sync_gradients\n\n\n"
+    work = Work(Source(HEAD + other + ASKERS.replace("{}", "self.ready")), Options())
+    inside = if_in(work, "run")
+    found = work.clauses.read(inside.test, work.script.places[inside].scope, inside)
+    assert shown(found) == (("sync", True, "self.accelerator"),)

@@ -96,6 +96,20 @@ def test_aliases_are_followed_but_not_for_ever():
     assert objects.identity(objects.script.module, "b").key in ("b", "c")
 
 
+@pytest.mark.parametrize(
+    ("text", "where", "name"),
+    [
+        ("x = x.next\n", "", "x.inner"),
+        ("a = b.x\nb = a.y\n", "", "b.inner"),
+        ("def f(node):\n    node.step()\n    f(node.next)\n", "f", "node.inner"),
+    ],
+)
+def test_names_that_go_in_circles_come_to_an_end(text, where, name):
+    objects = read(text)
+    found = objects.identity(scope(objects, where), name)
+    assert found.key.endswith(".inner")
+
+
 def test_an_argument_that_differs_from_call_to_call_is_the_parameter_itself():
     objects = read("def f(opt):\n    opt.step()\n\n\na = SGD()\nb = SGD()\nf(a)\nf(b)\n")
     found = objects.identity(scope(objects, "f"), "opt")
@@ -150,6 +164,7 @@ def test_a_kind_is_told_by_how_a_thing_is_made_and_then_by_its_name(value, name,
         ("thing = other\nthing = SGD()", "thing", "optimizer"),
         ("opt_scheduler = 1", "opt_scheduler", "scheduler"),
         ("thing = thing.prepare(thing)", "thing", ""),
+        ("base = Config()\nshort = base\nshort.thing = SGD()", "short.thing", "optimizer"),
     ],
 )
 def test_a_kind_is_told_through_unpacking_and_aliases(text, name, kind):
@@ -232,6 +247,9 @@ PREPARE = "acc = Accelerator()\nopt = SGD()\nother = SGD()\nsched = get_schedule
         ("model, opt = acc.prepare(model, opt)", True),
         ("[model, opt] = acc.prepare(model, opt)", True),
         ("opt, x = acc.prepare(opt), 1", True),
+        ("x, opt = 1, acc.prepare(opt)", True),
+        ("x, opt = sched.prepare(x), acc.prepare(opt)", True),
+        ("opt = thing.prepare(opt)", True),
         ("opt: Optimizer = acc.prepare(opt)", True),
         ("opt = acc.prepare_optimizer(opt)", True),
         ("model, opt = map(acc.prepare, (model, opt))", True),
@@ -248,6 +266,8 @@ PREPARE = "acc = Accelerator()\nopt = SGD()\nother = SGD()\nsched = get_schedule
         ("things = acc.prepare(model, opt)", None),
         ("opt = things[0]", None),
         ("opt = build(acc)", None),
+        ("opt = build(acc).opt", None),
+        ("opt = build(1).opt", False),
         ("opt = acc", False),
         ("opt = build(1)", False),
         ("opt = SGD(acc)", False),
@@ -277,6 +297,26 @@ def test_parameters_come_from_elsewhere():
     function = scope(objects, "f")
     for name in ("opt", "a", "b"):
         assert objects.is_prepared(objects.identity(function, name)) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("a, b = acc.prepare(a, b)\nopt = a if x else b", True),
+        ("a = acc.prepare(a)\nopt = a if x else b", False),
+        ("a = acc.prepare(a)\nopt = a if x else build()", None),
+        ("a, b = acc.prepare(a, b)\nopt, other = (a, b) if x else (b, a)", True),
+        ("a = acc.prepare(a)\nopt, other = (a, b) if x else (b, a)", False),
+    ],
+)
+def test_a_choice_is_prepared_where_both_of_its_sides_are(text, answer):
+    objects = read(f"acc = Accelerator()\na = SGD()\nb = SGD()\n{text}\n")
+    assert objects.is_prepared(objects.identity(objects.script.module, "opt")) is answer
+
+
+def test_an_optimizer_that_may_be_the_given_one_is_out_of_sight():
+    objects = read("def f(given):\n    opt = SGD()\n    if given:\n        opt = given\n    opt.step()\n")
+    assert objects.is_prepared(objects.identity(scope(objects, "f"), "opt")) is None
 
 
 def optimizers(text):
