@@ -21,10 +21,11 @@ Refuses: what `gate_bookkeeping` refuses. Prepared schedulers, and those that an
 
 from __future__ import annotations
 
-from functools import partial
+import ast
 
 from ..loop.flow import STEP
 from ..loop.obstacles import Refusal
+from ..loop.paths import State
 from ..work import Work
 
 _KIND = "scheduler step"
@@ -34,33 +35,30 @@ def gate_scheduler(work: Work) -> None:
     """Gate the steps of schedulers that were not prepared; report the others."""
     gated = work.closed()
     for node in work.script.statements_with(STEP):
-        owner = work.traits.scheduler(node)
-        state = work.in_iteration(node) if owner is not None else None
-        if owner is None or state is None or id(node) in gated:
-            continue
-        if not work.flags.reaches_accelerator(work.script.places[node].scope):
-            continue
-        who = work.objects.identity(work.script.places[node].scope, owner)
-        if not work.traits.is_raw_scheduler(node):
-            is_prepared = work.objects.is_prepared(who)
-            code = "prepared-scheduler" if is_prepared else "scheduler-unknown"
-            text = (
-                "a prepared scheduler asks the flag itself"
-                if is_prepared
-                else "whether it is prepared is not seen here"
-            )
-            work.warn(node, _KIND, code, f"`{owner}`: {text}")
-            continue
-        flag = work.flags.find(node, state, None, None)
-        if isinstance(flag, Refusal):
-            work.refuse(node, _KIND, flag)
-            continue
-        if state.sync:
-            test = " and ".join(flag.clauses)
-        else:
-            test = f"not ({flag.accelerator}.sync_gradients and {flag.text})"
-        if work.edit(node, _KIND, partial(work.layout.wrap, node, node, test)):
-            work.keep(flag)
-            work.rewritten(
-                node, _KIND, "scheduler-gated", f"`{owner}` is not prepared and stepped for skipped updates too"
-            )
+        owner, state = work.traits.scheduler(node), work.in_iteration(node)
+        if owner is not None and state is not None and id(node) not in gated:
+            _gate(work, node, owner, state)
+
+
+def _gate(work: Work, node: ast.stmt, owner: str, state: State) -> None:
+    scope = work.script.places[node].scope
+    if not work.flags.reaches_accelerator(scope):
+        return
+    if not work.traits.is_raw_scheduler(node):
+        is_prepared = work.objects.is_prepared(work.objects.identity(scope, owner))
+        code = "prepared-scheduler" if is_prepared else "scheduler-unknown"
+        text = (
+            "a prepared scheduler asks the flag itself" if is_prepared else "whether it is prepared is not seen here"
+        )
+        work.warn(node, _KIND, code, f"`{owner}`: {text}")
+        return
+    flag = work.flags.find(node, state, None, None)
+    if isinstance(flag, Refusal):
+        work.refuse(node, _KIND, flag)
+        return
+    test = " and ".join(flag.clauses) if state.sync else f"not ({flag.accelerator}.sync_gradients and {flag.text})"
+    if work.edit(node, _KIND, lambda: work.layout.wrap(node, node, test)):
+        work.keep(flag)
+        work.rewritten(
+            node, _KIND, "scheduler-gated", f"`{owner}` is not prepared and stepped for skipped updates too"
+        )

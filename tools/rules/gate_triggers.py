@@ -48,8 +48,6 @@ _KIND = "trigger outside a block"
 def gate_triggers(work: Work) -> None:
     """Gate the tests and the log lines that a counter which stands still would run again."""
     counters = work.counters()
-    if not counters:
-        return
     counters = counters | work.copies(counters)
     gated = work.closed()
     words = sorted({rf"{re.escape(last(item.key))}\b" for item in counters})

@@ -101,15 +101,6 @@ def _gate(work: Work, block: Block) -> None:
         reset_window.report(work, block, window)
 
 
-def _others(lines: list[str]) -> list[str]:
-    """Lines that do not stand under the one test which comes first, as they do where it is the block's own."""
-    return (
-        [line for line in lines[1:] if not line.startswith("\0")]
-        if lines[:1] and lines[0].startswith("if ")
-        else lines
-    )
-
-
 def _edits(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) -> list[Edit]:
     layout, lines = work.layout, reset_window.lines(work, window)
     if tail.is_rest:
@@ -123,9 +114,9 @@ def _edits(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) -> 
     edits = []
     for run in tail.runs:
         only = run[0]
-        if len(run) == 1 and isinstance(only, ast.If) and not only.orelse and not window.kept and not _others(lines):
+        if len(run) == 1 and isinstance(only, ast.If) and not only.orelse and not window.kept:
             edits += layout.prepend_clauses(only, work.conditions(block.state, flag))
-            if lines:
+            if lines:  # those of the one test, which come first, and what stands under it
                 return edits + layout.add_arm(only, f"elif {layout.raw_test(only)}:", [item[1:] for item in lines[1:]])
         else:
             edits += layout.wrap(run[0], run[-1], test)

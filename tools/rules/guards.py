@@ -102,7 +102,8 @@ def _looks_at_a_flag(work: Work, node: ast.stmt, test: ast.expr) -> str | None:
     for item in walk(test):
         function = work.script.function(scope, item) if isinstance(item, (ast.Call, ast.Attribute)) else None
         if function is not None and any(flag.search(work.script.text_of(function)) for flag in FLAGS):
-            return f"`{function.name}` (line {getattr(function.node, 'lineno', 1)})"
+            assert not isinstance(function.node, ast.Module)
+            return f"`{function.name}` (line {function.node.lineno})"
     return None
 
 

@@ -90,6 +90,8 @@ def test_an_exit_at_all_but_single_values_is_joined_by_one_on_a_skip(loop, test)
         "done != 0 or global_step == 9",
         "done not in seen[global_step]",
         "-(global_step == 9)",
+        "not global_step % 9",
+        "not (global_step % 9 != 0)",
         "global_step > 9",
         "global_step % 9 < 5",
     ],
