@@ -140,18 +140,16 @@ class Flow:
     def _called(self, node: ast.stmt, state: State) -> State:
         """The state after the calls that a statement itself makes."""
         if node in self._attempting:
-            scope = self.script.places[node].scope
             state = replace(state, is_skipped=False)
             for site in self._sites.get(node, ()):
                 state = replace(state, paths=frozenset(replace(p, steps=(*p.steps, site)) for p in state.paths))
-            for call in calls_of(node):
-                function = self.script.function(scope, call)
-                if function is not None and function in self.stepping:
+            for _, function in self.script.called(node):
+                if function in self.stepping:
                     state = self._joined(state, self.summary(function))
-        elif state.is_after_step and (only := call_of(node)) is not None:
-            function = self.script.function(self.script.places[node].scope, only)
-            if function is not None:
-                self.entries.setdefault(function, []).append(state)
+        elif state.is_after_step:
+            for call, function in self.script.called(node):
+                if call is call_of(node):
+                    self.entries.setdefault(function, []).append(state)
         return state
 
     def _joined(self, state: State, more: frozenset[Path]) -> State:
@@ -239,19 +237,15 @@ class Flow:
         return state
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.While, state: State) -> State:
-        state = self._called(node, state)
-        if not self.steps_inside(node):
-            self.walk(node.body, state)
-            self.walk(node.orelse, state)
-            return state
-        self.walk(node.body, State(sync=self.base_sync))
+        """The state after a loop: what it attempts is looped, but a loop over optimizers attempts one update."""
+        state, inner = self._called(node, state), self.sites_inside(node)
+        self.walk(node.body, State(sync=self.base_sync) if inner else state)
         self.walk(node.orelse, state)
-        inner = self.sites_inside(node)
-        many = inner[:1] if inner and inner[0].is_many else ()
-        if many and len(inner) == 1:
-            return replace(state, paths=frozenset(replace(p, steps=(*p.steps, *many)) for p in state.paths))
-        looped = frozenset(replace(path, steps=(*path.steps, *inner), is_looped=True) for path in state.paths)
-        return replace(state, paths=looped)
+        if inner:
+            is_each = len(inner) == 1 and inner[0].is_many
+            paths = (Path((*p.steps, *inner), p.conditions, p.is_looped or not is_each) for p in state.paths)
+            state = replace(state, paths=frozenset(paths))
+        return state
 
     def sites_inside(self, node: ast.stmt) -> tuple[StepSite, ...]:
         """The attempts that stand, or are called, inside a statement."""
@@ -260,9 +254,8 @@ class Flow:
         for inner in self.stepping.get(scope, ()):
             if node.lineno <= inner.lineno <= (node.end_lineno or 0):
                 found += self._sites.get(inner, ())
-                for call in calls_of(inner):
-                    function = self.script.function(scope, call)
-                    if function is not None and function in self.stepping:
+                for _, function in self.script.called(inner):
+                    if function in self.stepping:
                         found += [site for path in self.summary(function) for site in path.steps]
         return tuple(sorted(set(found), key=lambda site: (site.statement.lineno, site.call.col_offset)))
 

@@ -1,0 +1,80 @@
+"""What has happened when a statement is reached: which blocks come behind the step, and which do not."""
+
+import textwrap
+
+import pytest
+
+from tools.rewrite import rewrite
+
+HEAD = """\
+from accelerate import Accelerator
+
+
+def main(model, optimizer, loader):
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    global_step = 0
+    for batch in loader:
+"""
+STEP = """\
+with accelerator.accumulate(model):
+    accelerator.backward(model(batch))
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+BLOCK = "if accelerator.sync_gradients:\n    global_step += 1\n"
+GATED = BLOCK.replace(":\n", " and not accelerator.optimizer_step_was_skipped:\n")
+
+
+def text(body, block):
+    """A loop; PASS in its body stands for the block, STEP for the attempt."""
+    lines = []
+    for line in body.splitlines():
+        indent = line[: len(line) - len(line.lstrip())]
+        words = {"BLOCK": block, "STEP": STEP}.get(line.strip(), line.strip() + "\n")
+        lines.append(textwrap.indent(words, " " * 8 + indent))
+    return HEAD + "".join(lines)
+
+
+def outcome(body):
+    return rewrite(text(body, BLOCK).encode())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "STEP\nBLOCK",
+        "STEP\nwith timer:\n    BLOCK",
+        "STEP\nfor x in xs:\n    pass\nelse:\n    BLOCK",
+        "STEP\nwhile busy():\n    pass\nelse:\n    BLOCK",
+        "STEP\nfor x in xs:\n    BLOCK",
+        "STEP\ntry:\n    x()\nexcept E:\n    pass\nelse:\n    BLOCK",
+        "STEP\ntry:\n    x()\nfinally:\n    BLOCK",
+        "STEP\ntry:\n    x()\nexcept E:\n    BLOCK",
+        "STEP\nmatch x:\n    case 1:\n        BLOCK",
+        "try:\n    STEP\nfinally:\n    pass\nBLOCK",
+        "try:\n    STEP\nexcept E:\n    raise\nBLOCK",
+        "match batch.kind:\n    case 1:\n        STEP\n    case _:\n        STEP\nBLOCK",
+        "if batch.is_last:\n    continue\nSTEP\nBLOCK",
+    ],
+)
+def test_a_block_behind_the_step_is_gated_wherever_it_stands(body):
+    assert outcome(body).after.decode() == text(body, GATED)
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("BLOCK\nSTEP", "before-step"),
+        ("for x in xs:\n    STEP\nBLOCK", "step-in-inner-loop"),
+        ("while busy():\n    STEP\nBLOCK", "step-in-inner-loop"),
+        ("try:\n    STEP\nexcept E:\n    pass\nBLOCK", "conditional-step"),
+        ("match batch.kind:\n    case 1:\n        STEP\nBLOCK", "conditional-step"),
+        ("STEP\nSTEP\nBLOCK", "several-attempts"),
+        ("STEP\nfor x in xs:\n    STEP\nBLOCK", "step-in-inner-loop"),
+    ],
+)
+def test_a_block_that_the_flag_says_nothing_about_is_left_and_told_of(body, code):
+    result = outcome(body)
+    assert result.after == result.before
+    assert code in {site.code for site in result.sites}
