@@ -14,12 +14,13 @@ equally fast all the time; afterwards ``Pace`` says how fast it was at each part
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .pace import Pace
 from .profile import Array, check_gamma, check_t, inner_product, walk_inner_product
@@ -92,8 +93,7 @@ def fit(
     exact = _already_stored(t, gamma, to, go, errors)
     is_path = kind == "walk" and constrained and np.isinf(gamma).all() and not errors.any()
     if is_path and len(set(t.tolist())) == len(t):
-        paths = [path_weights(t, step, power) for step, power in zip(to, go, strict=True)]
-        weights = np.reshape(paths, (len(to), len(t))).T
+        weights = np.transpose(list(map(functools.partial(path_weights, t), to, go)))
     else:
         weights = _least_squares(kind, t, gamma, to, go, errors, constrained)
     weights = np.where(exact.any(axis=0), exact, weights)
@@ -123,17 +123,17 @@ def describe(
     gamma: Array,
     t_out: Array,
     gamma_out: Array,
-    kind: Kind = "walk",
+    kind: Kind,
     *,
     noise: Array,
-    offset: float = 0.0,
-    pace: Pace | None = None,
+    offset: float,
+    pace: Pace | None,
 ) -> Fit:
     """What any weights, however they came about, give: the expected error, the profile's residual and its width.
 
     Shapes: weights (I, O); t, gamma, noise (I,); t_out, gamma_out (O,).
     """
-    distance = np.array([distance_from_model(step, power) for step, power in zip(t_out, gamma_out, strict=True)])
+    distance = np.array(list(map(distance_from_model, t_out, gamma_out)))
     if pace is None:
         squares = _residual_squares(walk_inner_product, weights, t, gamma, t_out, gamma_out)
     else:
@@ -214,19 +214,20 @@ def _check(kind: str, t: Array, t_out: Array, gamma_out: Array, noise: Array) ->
         )
 
 
-def _already_stored(t: Array, gamma: Array, t_out: Array, gamma_out: Array, noise: Array) -> Array:
+def _already_stored(t: Array, gamma: Array, t_out: Array, gamma_out: Array, noise: Array) -> NDArray[np.bool_]:
+    """Which stored average is taken as it is for each wanted one; the first, where several are that."""
     same_step = np.isclose(t[:, None], t_out, rtol=1e-12, atol=0)
     near = same_step & np.isclose(gamma[:, None], gamma_out, rtol=1e-11, atol=1e-13)
     fine = noise <= EXACT_ENOUGH**2 * t / (2 * gamma + 3)
     near &= fine[:, None]
-    return (near & (np.cumsum(near, axis=0) == 1)).astype(np.float64)
+    return near & (np.cumsum(near, axis=0) == 1)
 
 
 def _solve(gram: Array, right: Array, constrained: bool) -> Array:
     """Minimum of w'Gw - 2w'b, on a unit diagonal; with the constraint by the null direction G^-1 1."""
     unit, scale = _unit_diagonal(gram)
     sides = np.concatenate([right / scale[:, None], 1 / scale[:, None]], axis=1)
-    solved = _symmetric_solve(unit, sides) / scale[:, None]
+    solved = _refined_solve(unit, sides) / scale[:, None]
     weights, ones = solved[:, :-1], solved[:, -1:]
     if constrained:
         weights = weights + ones * (1 - weights.sum(axis=0)) / ones.sum()
@@ -242,26 +243,19 @@ def _unit_diagonal(gram: Array) -> tuple[Array, Array]:
     return unit, scale
 
 
-def _symmetric_solve(matrix: Array, sides: Array) -> Array:
-    """Solves in float64 with one refinement in extended precision where the platform has it."""
-    try:
-        np.linalg.cholesky(matrix)
-    except np.linalg.LinAlgError:  # singular to working precision: the shortest solution
-        return np.asarray(np.linalg.lstsq(matrix, sides, rcond=None)[0], dtype=np.float64)
-    result = np.asarray(np.linalg.solve(matrix, sides), dtype=np.float64)
-    wide, exact_sides = matrix.astype(np.longdouble), sides.astype(np.longdouble)
-    for _ in range(2):
-        missing = (exact_sides - wide @ result.astype(np.longdouble)).astype(np.float64)
-        result += np.asarray(np.linalg.solve(matrix, missing), dtype=np.float64)
+def _refined_solve(matrix: Array, sides: Array) -> Array:
+    """Solves in float64 and refines that in extended precision, where the platform has it."""
+    result, wide = np.zeros_like(sides), matrix.astype(np.longdouble)
+    for _ in range(3):
+        result += np.linalg.solve(matrix, (sides - wide @ result).astype(np.float64))
     return result
 
 
 def _residual_squares(dot: Dot, weights: Array, t: Array, gamma: Array, t_out: Array, gamma_out: Array) -> Array:
-    gram = dot(t[:, None], gamma[:, None], t[None], gamma[None]).astype(np.longdouble)
+    gram = dot(t[:, None], gamma[:, None], t[None], gamma[None])
     cross = dot(t[:, None], gamma[:, None], t_out[None], gamma_out[None])
     own = dot(t_out, gamma_out, t_out, gamma_out)
-    squares = np.einsum("io,ij,jo->o", weights, gram, weights) - 2 * (weights * cross).sum(axis=0) + own
-    return np.maximum(squares, 0.0).astype(np.float64)
+    return np.maximum((weights * (gram @ weights - 2 * cross)).sum(axis=0) + own, 0.0)
 
 
 def _profile_residual(weights: Array, t: Array, gamma: Array, t_out: Array, gamma_out: Array) -> Array:
@@ -269,7 +263,7 @@ def _profile_residual(weights: Array, t: Array, gamma: Array, t_out: Array, gamm
     if not (np.isfinite(gamma[used]) & (gamma[used] > -0.5)).all():
         return np.full(len(t_out), np.nan)
     squares = _residual_squares(inner_product, weights[used], t[used], gamma[used], t_out, gamma_out)
-    return np.asarray(np.sqrt(squares / inner_product(t_out, gamma_out, t_out, gamma_out)), dtype=np.float64)
+    return np.sqrt(squares / inner_product(t_out, gamma_out, t_out, gamma_out))
 
 
 def _effective_width(weights: Array, t: Array, gamma: Array, t_out: Array) -> Array:
@@ -278,4 +272,4 @@ def _effective_width(weights: Array, t: Array, gamma: Array, t_out: Array) -> Ar
     total = weights.sum(axis=0)
     centre = (weights * mean[:, None]).sum(axis=0) / total
     spread = (weights * (variance[:, None] + (mean[:, None] - centre) ** 2)).sum(axis=0) / total
-    return np.asarray(np.sqrt(np.where(spread >= 0, spread, np.nan)) / t_out, dtype=np.float64)
+    return np.sqrt(np.where(spread >= 0, spread, np.nan)) / t_out

@@ -152,11 +152,11 @@ class DecayWeighting:
 
     def on_device(self, last: torch.Tensor, now: torch.Tensor) -> tuple[torch.Tensor, Move]:
         due, dtype = now > last, _float(now)
-        num = torch.clamp(now - last, min=1, max=NUM_STRATA)
+        num = torch.clamp(now - last, max=NUM_STRATA)
         width = (now - last).to(dtype) / num
         index = torch.arange(NUM_STRATA, device=now.device, dtype=dtype)
-        since = last.to(dtype) + (index + 0.5) * width - (self.update_after_step + 0.5)
-        decays = self._decays(torch.clamp(since, min=0))
+        since = last + (index + 0.5) * width - (self.update_after_step + 0.5)
+        decays = self._decays(since)
         total = (torch.where(index < num, torch.log(decays), torch.zeros_like(decays)) * width).sum()
         single = 1 - decays[0]
         weight = torch.where(now - last == 1, single, -torch.expm1(total))

@@ -78,14 +78,23 @@ def test_the_predicted_error_is_what_random_walks_show():
     assert error == pytest.approx(got.predicted_error, rel=0.15)
 
 
-def test_no_other_weights_that_add_up_to_one_have_a_smaller_expected_error():
-    t, gamma = evenly(4)
-    best = fits.fit(t, gamma, 1.0, gamma_of(0.15))
+def described(weights, t, gamma, wanted=(4.0, 6.94), noise=0.0, offset=0.0):
+    """Of one sum of averages that stands for a wanted one."""
+    inputs = np.array(t, dtype=float), np.array(gamma, dtype=float), *np.array(wanted, dtype=float)[:, None]
+    noise = np.full(len(t), noise)
+    return fits.describe(np.array(weights)[:, None], *inputs, "walk", noise=noise, offset=offset, pace=None)
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-3])
+@pytest.mark.parametrize("widths", [(0.05, 0.10), ("raw",)])
+def test_no_other_weights_that_add_up_to_one_have_a_smaller_expected_error(widths, noise):
+    t, gamma = evenly(4, widths)
+    best = fits.fit(t, gamma, 1.0, gamma_of(0.15), noise=noise)
     generator = np.random.default_rng(1)
     for _ in range(20):
         moved = generator.standard_normal(len(t)) * 1e-3
-        others = best.weights + (moved - moved.mean())[:, None]
-        worse = fits.describe(others, t, gamma, np.array([1.0]), np.array([gamma_of(0.15)]), noise=np.zeros(len(t)))
+        others = best.weights[:, 0] + moved - moved.mean()
+        worse = described(others, t, gamma, (1.0, gamma_of(0.15)), noise)
         assert worse.predicted_error[0] > best.predicted_error[0]
 
 
@@ -119,13 +128,18 @@ def test_a_step_between_snapshots_is_built_from_both_sides():
 
 def test_rounding_of_the_stored_values_spreads_the_weights_and_is_part_of_the_predicted_error():
     t, gamma = evenly(16)
-    wanted = np.array([1.0]), np.array([gamma_of(0.05)])
-    noise = np.full(len(t), 1e-3)
-    aware = fits.fit(t, gamma, *wanted, noise=noise)
-    unaware = fits.describe(fits.fit(t, gamma, *wanted).weights, t, gamma, *wanted, noise=noise)
+    wanted = 1.0, gamma_of(0.05)
+    aware = fits.fit(t, gamma, *wanted, noise=1e-3)
+    unaware = described(fits.fit(t, gamma, *wanted).weights[:, 0], t, gamma, wanted, 1e-3)
     assert (aware.weights**2).sum() < (unaware.weights**2).sum() == 1
     assert 0 < aware.predicted_error[0] < unaware.predicted_error[0]
     assert aware.total[0] == pytest.approx(1, abs=1e-12)
+
+
+def test_the_rounding_of_a_sum_is_that_of_its_parts_by_their_squared_weights():
+    sums = [0.5, -0.5, 1.0], [2.0, 3.0, 4.0], [6.94] * 3
+    exact, rounded = (described(*sums, noise=noise).predicted_error[0] for noise in (0.0, 2.0))
+    assert rounded**2 - exact**2 == pytest.approx(1.5 * 2.0 / fits.distance_from_model(4.0, 6.94) ** 2, rel=1e-12)
 
 
 def test_plain_checkpoints_are_averaged_over_the_straight_lines_between_them():
@@ -142,6 +156,11 @@ def test_path_weights_equal_the_walk_fit(step):
     t = np.arange(1, 17) * 100.0
     walk = fits.fit(t, profile.RAW, step, 3.0, noise=1e-300)  # any noise at all takes the matrix instead of the path
     assert fits.path_weights(t, step, 3.0) == pytest.approx(walk.weights[:, 0], abs=1e-11)
+
+
+def test_a_checkpoint_one_step_behind_another_has_half_the_weight_of_that_step():
+    got = fits.fit([1, 10**6, 10**6 + 1], profile.RAW, 10**6 + 1, 3.0).weights[:, 0]
+    assert got[2] == pytest.approx(profile.mass(10**6, 10**6 + 1, 10**6 + 1, 3.0) / 2, rel=1e-4)
 
 
 def test_path_weights_average_a_straight_line_exactly():
@@ -202,7 +221,7 @@ def test_a_sum_that_is_not_one_costs_the_offset_of_the_weights():
 
 
 def test_a_stored_average_is_taken_as_it_is_up_to_a_thousandth_of_its_distance_from_the_model():
-    t, gamma = evenly(4)
+    t, gamma = evenly(4, t=400.0)
     limit = (1e-3 * fits.distance_from_model(t[-1], gamma[-1])) ** 2
     for factor, is_exact in ((0.99, True), (1.01, False)):
         got = fits.fit(t, gamma, t[-1], gamma[-1], noise=np.where(np.arange(len(t)) == len(t) - 1, factor * limit, 0))
@@ -213,7 +232,7 @@ def test_a_stored_average_is_taken_as_it_is_up_to_a_thousandth_of_its_distance_f
 @pytest.mark.parametrize(("move", "is_same"), [(1e-13, True), (1e-10, False)])
 @pytest.mark.parametrize("which", [0, 1])
 def test_an_average_is_stored_when_its_step_and_its_width_are(move, is_same, which):
-    t, gamma = evenly(4, t=400.0)
+    t, gamma = evenly(4, t=4.0)
     wanted = np.array([t[-3], gamma[-3]])
     wanted[which] *= 1 + move
     got = fits.fit(t, gamma, *wanted)
@@ -243,17 +262,6 @@ def test_nothing_wanted_gives_nothing(gamma):
     got = fits.fit([1, 4], gamma, [], [])
     assert got.weights.shape == (2, 0)
     assert got.predicted_error.shape == got.total.shape == (0,)
-
-
-def described(weights, t, gamma):
-    return fits.describe(
-        np.array(weights)[:, None],
-        np.array(t),
-        np.array(gamma),
-        np.array([4.0]),
-        np.array([6.94]),
-        noise=np.zeros(len(t)),
-    )
 
 
 def test_the_effective_width_is_the_standard_deviation_over_steps():

@@ -12,6 +12,8 @@ import torch
 from accelerate_ext.ema.profile import beta, new_weight
 from accelerate_ext.ema.weighting import NUM_BLOCKS, NUM_STRATA, DecayWeighting, PowerWeighting
 
+pytestmark = pytest.mark.filterwarnings("error")
+
 POWER = PowerWeighting((6.94, 16.97))
 TWICE = 2 * NUM_BLOCKS
 DECAYS = {
@@ -113,12 +115,30 @@ def test_one_late_update_has_the_weight_of_all_the_steps_it_covers(name, last, n
     assert move.weights.item() == pytest.approx(weight, rel=1e-12)
 
 
-def test_an_update_that_covers_very_many_steps_has_nearly_their_weight():
-    weighting = DecayWeighting(use_ema_warmup=True, decay=1.0, inv_gamma=3e3)
-    for last, now in ((10, 10 + NUM_STRATA), (10, 11 + NUM_STRATA), (2000, 2000 + 10 * NUM_STRATA + 7)):
-        exact = of_every_step(weighting, last, now)
-        for weights in (weighting.move(last, now).weights, weighting.on_device(*as_tensors(last, now))[1].weights):
-            assert 1 - float(weights[0]) == pytest.approx(1 - exact, rel=1e-3, abs=0)
+@pytest.mark.parametrize("decay", [0.9, 0.99, 0.999, 0.9999, 0.99999])
+def test_one_step_at_a_time_has_the_weight_of_other_packages_to_the_last_digit(decay):
+    weighting = DecayWeighting(decay=decay)
+    assert weighting.move(8, 9).weights == [1 - decay]
+    assert weighting.on_device(*as_tensors(8, 9))[1].weights.tolist() == [1 - decay]
+
+
+@pytest.mark.parametrize("last", [1000, 100_000])
+@pytest.mark.parametrize("covered", [NUM_STRATA, NUM_STRATA + 1, 10 * NUM_STRATA + 7])
+def test_an_update_that_covers_very_many_steps_has_nearly_their_weight(last, covered):
+    weighting = DecayWeighting(use_ema_warmup=True, decay=1.0, power=1.0)  # 1 - 1/n, whose product is first over last
+    now = last + covered
+    host = weighting.move(last, now).weights[0]
+    assert 1 - host == pytest.approx(1 - of_every_step(weighting, last, now), rel=1e-3, abs=0)
+    assert weighting.on_device(*as_tensors(last, now))[1].weights.tolist() == pytest.approx([host], rel=1e-12)
+
+
+@pytest.mark.parametrize("weighting", [DecayWeighting(update_after_step=5), DECAYS["warm-up"]])
+def test_an_average_is_a_copy_of_the_model_up_to_its_first_step_however_many_come_at_once(weighting):
+    start = weighting.update_after_step
+    for last in (0, start - 1, start):
+        for now in (start + 1, start + 2, start + 10 * NUM_STRATA):
+            assert weighting.move(last, now).weights == [1.0]
+            assert weighting.on_device(*as_tensors(last, now))[1].weights.tolist() == [1.0]
 
 
 def test_an_average_is_not_due_before_a_new_step():
@@ -140,6 +160,10 @@ def test_two_moves_in_a_row_are_one_long_move():
         ({"decay": -0.1}, "^`decay` must lie between 0 and 1, got -0.1$"),
         ({"min_decay": 1.5}, "^`min_decay` must lie between 0 and 1, got 1.5$"),
         ({"update_after_step": -1}, "^`update_after_step` must be a step, 0 or more, got -1$"),
+        (
+            {"update_after_step": math.inf, "power": 0},
+            "^`update_after_step` must be a step, 0 or more, got inf; `inv_gamma` and `power` must be above 0, got 1.0 ",
+        ),
         ({"update_after_step": 2.5}, "^`update_after_step` must be a step, 0 or more, got 2.5$"),
         ({"inv_gamma": 0}, "^`inv_gamma` and `power` must be above 0, got 0 and 0.66"),
         ({"power": 0}, "^`inv_gamma` and `power` must be above 0, got 1.0 and 0$"),
@@ -154,11 +178,14 @@ def test_settings_at_their_bounds_are_taken():
     weighting = DecayWeighting(decay=1, min_decay=0, update_after_step=0)
     assert [weighting.decay_at(step) for step in (1, 2)] == [0, 1]
     assert DecayWeighting(decay=0, min_decay=1).decay_at(2) == 1
+    decays = [DecayWeighting(use_ema_warmup=choice).decay_at(2) for choice in (None, True, False)]
+    assert decays == pytest.approx([0.9999, 1 - 2 ** (-2 / 3), 2 / 11])
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"use_ema_warmup": "yes"}, r"^`use_ema_warmup` must be None, True or False, got 'yes'$"),
         ({"decay": "0.9"}, r"^these must be numbers: `decay` \('0.9'\)$"),
         (
             {"min_decay": None, "update_after_step": "1", "inv_gamma": (), "power": []},
