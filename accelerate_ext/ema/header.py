@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +32,7 @@ DTYPES = {
 }
 CODES = {dtype: code for code, dtype in DTYPES.items()}
 MAX_HEADER_BYTES = 100_000_000
+_METADATA_FIRST = '{"__metadata__":{'
 SHARDING_INFO = "DCP_SHARDING_INFO"
 SAVED_OFFSETS = "saved_offsets"
 
@@ -39,7 +42,7 @@ class SnapshotError(ValueError):
 
 
 class Entry(NamedTuple):
-    """Where one tensor lies in a file: bytes `start` to `stop` of the file."""
+    """Where one tensor lies in a file: bytes `start` to `stop` behind the header."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -47,12 +50,33 @@ class Entry(NamedTuple):
     stop: int
 
 
-Header = tuple[dict[str, Entry], dict[str, str]]
-"""Entries in file order, and metadata."""
+@dataclass(frozen=True, eq=False)
+class Table:
+    """The tensors that a header lists. Files with the same list, as a run writes them, share one object."""
+
+    entries: dict[str, Entry]
+    shapes: dict[str, tuple[int, ...]]
+    num_bytes: int
+
+    @classmethod
+    def of(cls, records: Mapping[str, Any]) -> Table:
+        """Raises: KeyError, TypeError, AttributeError or ValueError if a record is not as safetensors writes it."""
+        entries = {name: _entry(record) for name, record in records.items()}
+        entries = dict(sorted(entries.items(), key=lambda item: item[1].start))
+        shapes = {name: entry.shape for name, entry in entries.items()}
+        return cls(entries, shapes, max((entry.stop for entry in entries.values()), default=0))
+
+
+class Header(NamedTuple):
+    """Tensors in file order, metadata, and the byte of the file at which the tensors begin."""
+
+    table: Table
+    metadata: dict[str, str]
+    begin: int
 
 
 def read_header(path: Path) -> Header:
-    """Entries in file order, and metadata, of any safetensors file; only the header is read.
+    """The header of any safetensors file; nothing else is read.
 
     Raises: SnapshotError naming the file if it is not safetensors or its size is not what its header says.
     """
@@ -62,16 +86,27 @@ def read_header(path: Path) -> Header:
         if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
             raise SnapshotError(f"{path} is not a safetensors file, or it is cut short: {size} bytes; remove it")
         try:
-            header: dict[str, Any] = json.loads(file.read(length))
-            metadata = header.pop("__metadata__", {})
-            entries = {name: _entry(record, 8 + length) for name, record in header.items()}
+            table, metadata = _parse(file.read(length).decode())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise SnapshotError(f"{path} has a header that is not safetensors ({error}); remove it") from error
-    expected = max((entry.stop for entry in entries.values()), default=8 + length)
+    expected = 8 + length + table.num_bytes
     if size != expected:
         raise SnapshotError(f"{path} must be {expected} bytes long by its header, it is {size}: cut short; remove it")
-    entries = dict(sorted(entries.items(), key=lambda item: item[1].start))
-    return entries, metadata
+    return Header(table, metadata, 8 + length)
+
+
+def _parse(text: str) -> tuple[Table, dict[str, str]]:
+    if text.startswith(_METADATA_FIRST):  # as all writers do: what comes behind is often the same as in the last file
+        metadata, end = json.JSONDecoder().raw_decode(text, len(_METADATA_FIRST) - 1)
+        return _table("{" + text[end:].rstrip().removeprefix(",")), metadata
+    records = json.loads(text)
+    metadata = records.pop("__metadata__", {})
+    return Table.of(records), dict(metadata)
+
+
+@functools.lru_cache(maxsize=4)
+def _table(text: str) -> Table:
+    return Table.of(json.loads(text))
 
 
 def sharding_info(offsets: Mapping[str, Sequence[int]]) -> dict[str, str]:
@@ -93,9 +128,9 @@ def shard_offsets(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[in
         ) from error
 
 
-def _entry(record: dict[str, Any], base: int) -> Entry:
+def _entry(record: Mapping[str, Any]) -> Entry:
     dtype, shape = DTYPES[record["dtype"]], tuple(map(int, record["shape"]))
     start, stop = record["data_offsets"]
     if stop - start != math.prod(shape) * dtype.itemsize or start < 0:
         raise ValueError(f"offsets {start} to {stop} do not hold a {record['dtype']} tensor of shape {list(shape)}")
-    return Entry(dtype, shape, base + start, base + stop)
+    return Entry(dtype, shape, start, stop)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections import Counter
@@ -15,7 +16,7 @@ from .fit import NUGGET_FLOOR, leave_one_out
 from .inputs import Source
 from .pace import Pace, pace_of
 from .profile import Array, walk_inner_product
-from .readers import Reader
+from .readers import Reader, distinct
 
 RELATIVE_ROUNDING = 0.43
 """Root mean square rounding error over root mean square value, in units of half the spacing above 1."""
@@ -43,11 +44,17 @@ class Motion:
 
 def measure_motion(sources: Sequence[Source], readers: Sequence[Reader], names: Sequence[str]) -> Motion:
     """What the stored sets tell about the run, from the same sample of elements of each."""
+    with _one_thread():
+        return _measure(sources, readers, names)
+
+
+def _measure(sources: Sequence[Source], readers: Sequence[Reader], names: Sequence[str]) -> Motion:
     t, gamma = (np.array([getattr(source, field) for source in sources]) for field in ("t", "gamma"))
     late = slice(max(0, len(sources) - NEAR_THE_END), len(sources))
     observed, norm = _pairwise_squares(readers[late], names)
-    sizes = [(name, math.prod(readers[-1].shape(name))) for name in names]
-    rounding = np.array([_rounding(source, reader, sizes) for source, reader in zip(sources, readers, strict=True)])
+    spacing = {reader.layout: _spacing(reader, names) for reader in distinct(readers)}
+    stored = [RELATIVE_ROUNDING * spacing[reader.layout] / 2 for reader in readers]
+    rounding = np.maximum(stored, [source.rounding_error for source in sources])
     squared = rounding**2 * norm
     drift = _drift(observed, t[late], gamma[late], squared[late])
     if drift <= 0:
@@ -55,6 +62,17 @@ def measure_motion(sources: Sequence[Source], readers: Sequence[Reader], names: 
     noise = squared / drift
     noise = np.where(noise > NUGGET_FLOOR * t, noise, 0.0)
     return Motion(drift, noise, norm / drift, _pace(readers, names, t, gamma, noise, drift))
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """For many small products: threads that wait for each other at each of them cost more than they save."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _drift(observed: Array, t: Array, gamma: Array, squared: Array) -> float:
@@ -104,9 +122,9 @@ def _samples(readers: Sequence[Reader], names: Sequence[str]) -> Iterator[torch.
         yield torch.nan_to_num(block, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _rounding(source: Source, reader: Reader, sizes: Sequence[tuple[str, int]]) -> float:
+def _spacing(reader: Reader, names: Sequence[str]) -> float:
+    """That above 1 of the dtype which most elements have."""
     elements: Counter[torch.dtype] = Counter()
-    for name, size in sizes:
-        elements[reader.dtype(name)] += size
-    by_dtype = RELATIVE_ROUNDING * torch.finfo(elements.most_common(1)[0][0]).eps / 2
-    return max(source.rounding_error, by_dtype)
+    for name in names:
+        elements[reader.dtype(name)] += math.prod(reader.shape(name))
+    return float(torch.finfo(elements.most_common(1)[0][0]).eps)

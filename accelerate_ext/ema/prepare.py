@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from .header import SnapshotError
 from .inputs import Source
 from .motion import measure_motion
 from .profile import Array, gamma_from_sigma_rel
-from .readers import Reader
+from .readers import Reader, distinct
 from .stream import Stored, Sums
 
 
@@ -46,10 +47,17 @@ class Prepared:
     @property
     def read_bytes(self) -> int:
         """What the sums read from disk."""
-        used = [reader for reader, row in zip(self.readers, self.fit.weights, strict=True) if row.any()]
+        used = Counter(reader.layout for reader, row in zip(self.readers, self.fit.weights, strict=True) if row.any())
         return sum(
-            math.prod(reader.shape(name)) * reader.dtype(name).itemsize for reader in used for name in self.columns
+            used[reader.layout] * math.prod(reader.shape(name)) * reader.dtype(name).itemsize
+            for reader in distinct(self.readers)
+            for name in self.columns
         )
+
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """What the averaged tensors are stored in."""
+        return {reader.dtype(name) for reader in distinct(self.readers) for name in self.columns}
 
     def sums(self, dtype: torch.dtype) -> Sums:
         """The sums that give every wanted average, for all averaged tensors."""
@@ -130,7 +138,9 @@ def check_same_model(sources: Sequence[Source], readers: Sequence[Reader]) -> tu
     if complex_names := [name for name in shapes if last.dtype(name).is_complex]:
         raise SnapshotError(f"{sources[-1].path} has complex tensors, which cannot be averaged: {complex_names[:5]}")
     problems = []
-    for source, reader in zip(sources[:-1], readers[:-1], strict=True):
+    for source, reader in zip(sources, readers, strict=True):
+        if reader.layout == last.layout:
+            continue
         found = {name: reader.shape(name) for name in reader.names if name not in aliases}
         differing = [name for name in floating if found.get(name, ()) != shapes[name] or name not in found]
         differing += [name for name in found if name not in shapes and name not in copied]

@@ -12,6 +12,7 @@ import math
 import os
 import re
 import threading
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -25,13 +26,22 @@ from .torch_file import TorchReader
 
 RANK_FILE = re.compile(r"shard-\d{5}-model-\d{5}-of-\d{5}\.safetensors")
 Offset = tuple[int, ...]
+_Stored = tuple[int, Entry, Offset | None]
+"""Number of a file, what it holds of a tensor, and where in the whole tensor that begins."""
+
 _SEEKING = threading.Lock()
 
 
 class Reader(Protocol):
-    """Tensors of one file or set of files. Names are the model's own."""
+    """Tensors of one file or set of files. Names are the model's own.
+
+    Readers with equal ``layout`` have the same tensors: they answer all but ``read`` alike.
+    """
 
     names: tuple[str, ...]
+
+    @property
+    def layout(self) -> Hashable: ...
 
     def shape(self, name: str) -> tuple[int, ...]: ...
 
@@ -47,6 +57,11 @@ class Reader(Protocol):
         """Whether the elements of a tensor lie right behind those of another, so that both can be read at once."""
 
     def close(self) -> None: ...
+
+
+def distinct(readers: Iterable[Reader]) -> list[Reader]:
+    """One reader for each layout."""
+    return list({reader.layout: reader for reader in readers}.values())
 
 
 @dataclass(frozen=True)
@@ -69,39 +84,46 @@ class FileReader:
     """
 
     def __init__(self, paths: tuple[Path, ...], first: Header | None = None):
-        self._files: list[tuple[Path, io.FileIO]] = []
-        self._whole: dict[str, tuple[int, Entry]] = {}
+        self._files: list[tuple[Path, io.FileIO, int]] = []  # with the byte at which the tensors begin
         self._parts: dict[str, list[_Part]] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        stored: dict[str, list[tuple[int, Entry, Offset | None]]] = {}
+        self._file_of: dict[str, int] = {}  # of whole tensors that are not in the first file
         try:
-            for path in paths:
-                self._open(path, first or read_header(path), stored)
-                first = None
-            for name, parts in stored.items():
-                self._join(paths[0], name, parts)
+            headers = [first or read_header(paths[0]), *map(read_header, paths[1:])]
+            for path, header in zip(paths, headers, strict=True):
+                self._files.append((path, io.FileIO(path), header.begin))
+            offsets = [shard_offsets(path, header.metadata) for path, header in zip(paths, headers, strict=True)]
+            if len(paths) == 1 and not offsets[0]:
+                self.layout: Hashable = headers[0].table
+                self._whole, self._shapes = headers[0].table.entries, headers[0].table.shapes
+            else:
+                self.layout = object()
+                self._whole, self._shapes = {}, {}
+                for name, parts in self._stored(headers, offsets).items():
+                    self._join(paths[0], name, parts)
         except BaseException:
             self.close()
             raise
         self.names = tuple(self._shapes)
 
-    def _open(self, path: Path, header: Header, stored: dict[str, list[tuple[int, Entry, Offset | None]]]) -> None:
-        entries, metadata = header
-        offsets = shard_offsets(path, metadata)
-        for name, entry in entries.items():
-            offset = offsets.get(name)
-            if offset is not None and len(offset) != len(entry.shape):
-                raise SnapshotError(
-                    f"{path}: {name!r} has {len(entry.shape)} dimensions, {len(offset)} offsets; remove it"
-                )
-            stored.setdefault(name, []).append((len(self._files), entry, offset))
-        self._files.append((path, io.FileIO(path)))
+    def _stored(self, headers: Sequence[Header], offsets: Sequence[Mapping[str, Offset]]) -> dict[str, list[_Stored]]:
+        """Of each tensor what every file holds."""
+        stored: dict[str, list[_Stored]] = {}
+        for file, (header, offset_of) in enumerate(zip(headers, offsets, strict=True)):
+            for name, entry in header.table.entries.items():
+                offset = offset_of.get(name)
+                if offset is not None and len(offset) != len(entry.shape):
+                    raise SnapshotError(
+                        f"{self._files[file][0]}: {name!r} has {len(entry.shape)} dimensions, {len(offset)} offsets; "
+                        "remove it"
+                    )
+                stored.setdefault(name, []).append((file, entry, offset))
+        return stored
 
-    def _join(self, path: Path, name: str, stored: list[tuple[int, Entry, Offset | None]]) -> None:
+    def _join(self, path: Path, name: str, stored: list[_Stored]) -> None:
         """The parts reach as far as the tensor does, so that they say how large it is."""
         if len(stored) == 1 and stored[0][2] is None:
-            file, entry, _ = stored[0]
-            self._shapes[name], self._whole[name] = entry.shape, (file, entry)
+            self._file_of[name], self._whole[name], _ = stored[0]
+            self._shapes[name] = self._whole[name].shape
             return
         parts = [(file, entry, offset or (0,) * len(entry.shape)) for file, entry, offset in stored]
         ends = [[at + size for at, size in zip(offset, entry.shape, strict=True)] for _, entry, offset in parts]
@@ -111,7 +133,7 @@ class FileReader:
         if held != needed:
             raise SnapshotError(f"{path}: {name!r} needs {needed} elements, its files hold {held}; remove it")
         if len(parts) == 1:
-            self._whole[name] = parts[0][:2]
+            self._file_of[name], self._whole[name], _ = parts[0]
             return
         for file, entry, offset in parts:
             self._parts.setdefault(name, []).append(_Part(file, entry, *_runs(entry.shape, offset, whole)))
@@ -120,21 +142,21 @@ class FileReader:
         return self._shapes[name]
 
     def dtype(self, name: str) -> torch.dtype:
-        entry = self._whole[name][1] if name in self._whole else self._parts[name][0].entry
-        return entry.dtype
+        return (self._whole.get(name) or self._parts[name][0].entry).dtype
 
     def follows(self, name: str, after: str) -> bool:
         a, b = self._whole.get(after), self._whole.get(name)
         if a is None or b is None:
             return False
-        return a[0] == b[0] and a[1].stop == b[1].start and a[1].dtype == b[1].dtype
+        same_file = self._file_of.get(after, 0) == self._file_of.get(name, 0)
+        return same_file and a.stop == b.start and a.dtype == b.dtype
 
     def read(self, name: str, start: int, stop: int, out: torch.Tensor) -> None:
         dtype = self.dtype(name)
         raw = out if out.dtype == dtype else torch.empty(stop - start, dtype=dtype)
         if name in self._whole:
-            file, entry = self._whole[name]
-            self._fill(name, file, entry.start + start * dtype.itemsize, raw)
+            byte = self._whole[name].start + start * dtype.itemsize
+            self._fill(name, self._file_of.get(name, 0), byte, raw)
         else:
             self._gather(name, start, stop, raw)
         if raw is not out:
@@ -151,16 +173,16 @@ class FileReader:
                     self._fill(name, part.file, byte, raw[low - start : high - start])
 
     def _fill(self, name: str, which: int, at: int, out: torch.Tensor) -> None:
-        path, file = self._files[which]
+        path, file, begin = self._files[which]
         buffer, done = out.view(torch.uint8).numpy().data, 0
         while done < len(buffer):
-            got = _read_at(file.fileno(), buffer[done:], at + done)
+            got = _read_at(file.fileno(), buffer[done:], begin + at + done)
             if not got:
                 raise SnapshotError(f"{path} ended while {name!r} was read: something has cut it short; remove it")
             done += got
 
     def close(self) -> None:
-        for _, file in self._files:
+        for _, file, _ in self._files:
             file.close()
 
 
@@ -180,6 +202,7 @@ class JoinedReader:
     """Several ``.pt`` files that together hold a model, as an index of shards lists them."""
 
     def __init__(self, readers: list[TorchReader]):
+        self.layout = object()  # unlike any other reader's
         self._of = {name: reader for reader in readers for name in reader.names}
         self.names = tuple(self._of)
 

@@ -105,8 +105,7 @@ class _Job:
         self.prepared, self.slots, self.targets = prepared, _slots(prepared, dtype), targets
         self.layout = Layout(self.slots)
         self.workers, self.progress = workers, progress
-        wide = any(reader.dtype(name) == torch.float64 for reader in prepared.readers for name in prepared.columns)
-        wide |= dtype == torch.float64
+        wide = torch.float64 in {dtype, *prepared.dtypes}
         self.sums = prepared.sums(torch.float64 if wide else torch.float32)
 
     def describe(self, widths: Mapping[str, float], in_memory: bool) -> Reconstruction:

@@ -85,7 +85,7 @@ class Snapshot:
     def read_file(cls, path: Path, paths: tuple[Path, ...]) -> Snapshot:
         """As `read`, by the header of the first of `paths`, without looking for other ranks' files."""
         header = read_header(paths[0])
-        metadata = header[1]
+        metadata = header.metadata
         if metadata.get("snapshot_format") != FORMAT:
             found = metadata.get("snapshot_format", "none")
             raise SnapshotError(f"{path} must have {FORMAT!r} as snapshot_format in its metadata, found {found!r}")

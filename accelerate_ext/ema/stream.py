@@ -20,11 +20,11 @@ import torch
 
 from .header import SnapshotError
 from .profile import Array
-from .readers import Reader
+from .readers import Reader, distinct
 
 PIECE_ELEMENTS = 2**16
 GROUP = 8
-"""How many stored sets are read before they are added: few enough that a piece of them stays in a processor's cache."""
+"""How many stored sets are read before they are added: so few that a piece of them stays in a processor's cache."""
 BLOCK_BYTES = 2**23
 
 
@@ -117,15 +117,18 @@ class Sums:
 
     def _spans(self) -> list[_Span]:
         recipes = {id(matrix): _Recipe.of(matrix, self._dtype) for matrix in self._weights.values()}
+        read = {
+            key: distinct(self._stored[index].reader for index in (recipe.reference, *recipe.others))
+            for key, recipe in recipes.items()
+        }
         spans: list[_Span] = []
         groups: list[list[str]] = []
         for name, matrix in self._weights.items():
-            used = np.flatnonzero((matrix != 0).any(axis=1)).tolist()
             last = groups[-1][-1] if groups else None
             if (
                 last is not None
                 and self._weights[last] is matrix
-                and all(self._stored[index].reader.follows(name, last) for index in used)
+                and all(reader.follows(name, last) for reader in read[id(matrix)])
             ):
                 groups[-1].append(name)
             else:

@@ -34,6 +34,7 @@ class TorchReader:
         tensors = _weights(_load(path), path, key)
         self.counter = _counter(tensors)
         self._tensors = _without_wrapper(tensors)
+        self.layout = object()  # unlike any other reader's
         self._mapped = _Mapped(path, self._tensors.values())
         self.names = tuple(self._tensors)
 
