@@ -52,7 +52,12 @@ def _gate(work: Work, block: Block) -> None:
     assert test is not None
     sync = test.holds_without_sync
     assert sync is not None
-    found = work.flag_and_window(block, sync, lambda window: reset_window.refusal(work, block, window))
+    found = work.flag_and_window(
+        block,
+        sync,
+        lambda window: reset_window.refusal(work, block, window),
+        lambda window: work.left_unbound(block, block.statements),
+    )
     if found is None:
         return
     flag, window = found

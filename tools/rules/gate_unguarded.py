@@ -77,13 +77,7 @@ def _gate(work: Work, block: Block) -> None:
         return
     tail = read_tail(work, block)
     window = work.windows.read(tail.statements, block.node)
-    refusal = window.refusal or reset_window.refusal(work, block, window)
-    if refusal is None and (window.kept or window.lines) and len(tail.runs) > 1:
-        refusal = Refusal(
-            "window-of-updates", "window state is cleared among statements that must run at every boundary"
-        )
-    if refusal is None and not tail.is_rest:
-        refusal = work.left_unbound(block, tail.statements)
+    refusal = _refusal(work, block, tail, window)
     if refusal is not None:
         work.refuse(block.node, kind, refusal)
         return
@@ -99,6 +93,15 @@ def _gate(work: Work, block: Block) -> None:
         every = "no accumulation: every iteration is a boundary; " if work.objects.accumulation == "none" else ""
         work.rewritten(block.node, kind, "gated", f"{every}{how} on a skipped update: `{flag.text}`{flag.remark}")
         reset_window.report(work, block, window)
+
+
+def _refusal(work: Work, block: Block, tail: Tail, window: Window) -> Refusal | None:
+    refusal = window.refusal or reset_window.refusal(work, block, window)
+    if refusal is not None:
+        return refusal
+    if len(tail.runs) > 1 and (window.kept or window.lines):
+        return Refusal("window-of-updates", "window state is cleared among statements that must run at every boundary")
+    return work.left_unbound(block, tail.statements)
 
 
 def _edits(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) -> list[Edit]:
@@ -120,7 +123,7 @@ def _edits(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) -> 
                 return edits + layout.add_arm(only, f"elif {layout.raw_test(only)}:", [item[1:] for item in lines[1:]])
         else:
             edits += layout.wrap(run[0], run[-1], test)
-    if lines or window.kept:
+    if lines:
         run = tail.runs[0]
         kept = reset_window.kept_lines(work, window)
         edits += reset_window.starts(work, block, window)
