@@ -56,6 +56,7 @@ def outcome(body):
         "try:\n    STEP\nexcept E:\n    raise\nBLOCK",
         "match batch.kind:\n    case 1:\n        STEP\n    case _:\n        STEP\nBLOCK",
         "if batch.is_last:\n    continue\nSTEP\nBLOCK",
+        "kind = 1\nif batch.x:\n    kind = 2\nif kind == 1:\n    STEP\nelif kind == 2:\n    STEP\nBLOCK",
     ],
 )
 def test_a_block_behind_the_step_is_gated_wherever_it_stands(body):
@@ -70,6 +71,20 @@ def test_a_block_behind_the_step_is_gated_wherever_it_stands(body):
         ("while busy():\n    STEP\nBLOCK", "step-in-inner-loop"),
         ("try:\n    STEP\nexcept E:\n    pass\nBLOCK", "conditional-step"),
         ("match batch.kind:\n    case 1:\n        STEP\nBLOCK", "conditional-step"),
+        ("if batch.a:\n    STEP\nelif batch.b:\n    STEP\nBLOCK", "conditional-step"),
+        (
+            "kind = 1\nif batch.x:\n    kind = 3\nif kind == 1:\n    STEP\nelif kind == 2:\n    STEP\nBLOCK",
+            "conditional-step",
+        ),
+        (
+            "kind = 1\nif batch.x:\n    kind = 2\nif batch.kind == 1:\n    STEP\nelif kind == 2:\n    STEP\nBLOCK",
+            "conditional-step",
+        ),
+        (
+            "kind = 1\nif batch.x:\n    kind = 2\nif kind == 1:\n    x()\nelse:\n    if kind == 2:\n"
+            "        STEP\n    y()\nBLOCK",
+            "conditional-step",
+        ),
         ("STEP\nSTEP\nBLOCK", "several-attempts"),
         ("STEP\nfor x in xs:\n    STEP\nBLOCK", "step-in-inner-loop"),
     ],
@@ -78,3 +93,18 @@ def test_a_block_that_the_flag_says_nothing_about_is_left_and_told_of(body, code
     result = outcome(body)
     assert result.after == result.before
     assert code in {site.code for site in result.sites}
+
+
+def test_a_function_that_only_skipped_updates_reach_counts_no_applied_ones():
+    function = "def missed():\n    global misses\n    if accelerator.sync_gradients:\n        misses += 1\n\n\n"
+    body = "STEP\nif accelerator.optimizer_step_was_skipped:\n    missed()"
+    whole = (
+        text(body, "")
+        .replace("def main", function + "def main")
+        .replace("    accelerator = ", "    global accelerator\n    accelerator = ")
+    )
+    result = rewrite(whole.encode())
+    assert result.after == result.before
+    assert not {site.code for site in result.sites} & {"gated", "conditional-step"}
+    always = rewrite(whole.replace("if accelerator.optimizer_step_was_skipped:", "if batch.x:").encode())
+    assert always.after != always.before

@@ -21,6 +21,10 @@ class Writer:
     def flush(self):
         self.losses = []
 
+    def flush_all(self):
+        self.losses = []
+        bank.clear()
+
 
 class Run:
     def main(self, model, optimizer, loader, given):
@@ -98,6 +102,7 @@ def test_what_a_batch_adds_to_is_cleared_at_skipped_updates_too(body, block):
         ("state = {}\nstate['loss'] = state['loss'] + loss", "state['loss'] = 0.0"),
         ("losses = {}\nlosses[step] = loss", "losses = {}"),
         ("losses[step] = loss", "total = 0.0"),
+        ("total += loss", "for x in xs:\n    best = 0.0"),
         ("self.losses.append(loss)", "writer.flush()"),
     ],
 )
@@ -148,3 +153,8 @@ def test_a_block_over_several_updates_that_may_be_left_says_why_it_stays():
 def test_all_data_that_a_block_counts_is_told_of():
     (message,) = told("x = 1", "tokens_seen += 8\nif args.log:\n    samples_seen += 2\nepochs_seen += 1", "data-kept")
     assert message.partition(": ")[2] == "tokens_seen += 8; samples_seen += 2; epochs_seen += 1"
+
+
+def test_a_method_that_clears_its_own_and_more_is_left_whole():
+    (message,) = told("writer.losses.append(loss)", "writer.flush_all()", "nested-reset")
+    assert "`flush_all`, which clears `bank`, `writer.losses`" in message
