@@ -104,6 +104,8 @@ class Source:
     def offset(self, line: int, byte_col: int) -> int:
         """Offset of a place that the syntax tree names: `line` from 1, `byte_col` in UTF-8 bytes from 0."""
         start = self.line_starts[line - 1]
+        if self.text.isascii():
+            return start + byte_col
         end = self.line_starts[line] if line < len(self.line_starts) else len(self.text)
         head = self.text[start:end]
         if head.isascii():

@@ -78,9 +78,12 @@ def _home(script: Script, scope: Scope, name: str) -> Scope:
 
 def reached(script: Script, node: ast.stmt) -> Reached | None:
     """The function of this file that a statement runs which is one call, if that is plain."""
-    only = call_of(node)
-    found = next((function for call, function in script.called(node) if call is only), None) if only else None
-    return Reached(script, found, script.places[node].scope, only) if found is not None and only is not None else None
+    found = script.called(node)
+    only = call_of(node) if found else None
+    functions = (
+        Reached(script, function, script.places[node].scope, call) for call, function in found if call is only
+    )
+    return next(functions, None)
 
 
 def all_reached(script: Script, node: ast.stmt) -> Iterator[Reached]:

@@ -6,14 +6,14 @@ import ast
 import re
 from dataclasses import replace
 
-from .calls import leading_to
+from .calls import leading_to, reached
 from .clauses import FLAGS, Clause, Clauses, Test
 from .names import key
 from .objects import Objects
 from .paths import Condition, Path, State, StepSite, equality, is_wildcard
 from .scope import Scope
 from .script import Script
-from .tree import call_of, calls_of, inner_blocks
+from .tree import calls_of, inner_blocks
 
 STEP = re.compile(r"step\s*\(")
 _ENVIRONMENT = re.compile(r"deepspeed|hasattr|distributed_type|DistributedType|is_xla|is_tpu", re.IGNORECASE)
@@ -146,10 +146,8 @@ class Flow:
             for _, function in self.script.called(node):
                 if function in self.stepping:
                     state = self._joined(state, self.summary(function))
-        elif state.is_after_step:
-            for call, function in self.script.called(node):
-                if call is call_of(node):
-                    self.entries.setdefault(function, []).append(state)
+        elif state.is_after_step and (only := reached(self.script, node)) is not None:
+            self.entries.setdefault(only.function, []).append(state)
         return state
 
     def _joined(self, state: State, more: frozenset[Path]) -> State:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .bindings import Binding
@@ -55,6 +56,14 @@ class Scope:
         is_static = any(key(item) == "staticmethod" for item in node.decorator_list)
         positional = [*node.args.posonlyargs, *node.args.args]
         return positional[0].arg if positional and not is_static else ""
+
+    def enclosing(self) -> Iterator[Scope]:
+        """The scopes whose functions and classes this one sees, innermost first."""
+        scope: Scope | None = self
+        while scope is not None:
+            if not isinstance(scope.node, ast.ClassDef):
+                yield scope
+            scope = scope.parent
 
     def bind(self, name: str, binding: Binding) -> None:
         if name in self.outer_names:

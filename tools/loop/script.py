@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
@@ -12,9 +12,11 @@ from ..source import Source
 from .bindings import Binding, bound_by
 from .names import key, root
 from .scope import Place, Scope
+from .search import Search, calls_of_name, has_line
 from .tree import DEFINITIONS, SIMPLE, calls_of, inner_blocks
 
 Loop = ast.For | ast.AsyncFor | ast.While
+_BINDING = (ast.Assign, ast.AugAssign, ast.AnnAssign)
 _SIGNS = tuple(  # each begins with letters, which the search is fast for
     re.compile(word)
     for word in (r"step\s*\(", "sync_gradients", "step_was_skipped", r"prepare\w*\s*\(", r"Accelerator\s*\(",
@@ -32,12 +34,14 @@ class Script:
         self._unread: dict[Scope, None] = {}
         self._ordered: list[ast.stmt] = []
         self._lines: list[int] = []
-        self._offsets: dict[re.Pattern[str], list[int]] = {}
+        self._search = Search(source)
         self._matches: dict[tuple[re.Pattern[str], ...], list[ast.stmt]] = {}
         self._called: dict[ast.stmt, list[tuple[ast.Call, Scope]]] = {}
         self._calls: dict[Scope, list[tuple[ast.stmt, ast.Call]]] = {}
         self.signs = sorted({line for pattern in _SIGNS for line in self.lines_with(pattern)})
         self._function_names: set[str] = set()
+        self._sought_names: set[str] = set()
+        self._calling: list[int] = []  # lines that have one of them
         self._has_walrus = ":=" in source.text
         self.module = Scope(source.tree)
         self._enter(self.module)
@@ -50,13 +54,7 @@ class Script:
 
     def lines_with(self, pattern: re.Pattern[str]) -> list[int]:
         """The lines (from 1) that a pattern matches on, in order."""
-        return [bisect_right(self.source.line_starts, offset) for offset in self._found(pattern)]
-
-    def _found(self, pattern: re.Pattern[str]) -> list[int]:
-        """The offsets that a pattern matches at, in order. The text is searched once."""
-        if pattern not in self._offsets:
-            self._offsets[pattern] = [match.start() for match in pattern.finditer(self.source.text)]
-        return self._offsets[pattern]
+        return self._search.lines(pattern)
 
     def _enter(self, scope: Scope) -> None:
         self.scopes.append(scope)
@@ -74,8 +72,7 @@ class Script:
 
     def shows_signs(self, node: ast.stmt) -> bool:
         """Whether a statement's lines hold a word of training: a step, a flag, a backward, something prepared."""
-        index = bisect_left(self.signs, node.lineno)
-        return index < len(self.signs) and self.signs[index] <= (node.end_lineno or 0)
+        return has_line(self.signs, node.lineno, node.end_lineno or 0)
 
     def read(self, scope: Scope) -> Scope:
         """The scope, with its statements in the index."""
@@ -93,7 +90,7 @@ class Script:
             if kind in SIMPLE:
                 if isinstance(node, (ast.Nonlocal, ast.Global)):
                     scope.outer_names.update(node.names)
-                elif kind is not ast.Expr:
+                elif kind in _BINDING:
                     _bind(node, scope)
             elif kind in DEFINITIONS and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 inner = Scope(node, scope)
@@ -132,9 +129,19 @@ class Script:
     def called(self, node: ast.stmt) -> list[tuple[ast.Call, Scope]]:
         """The calls of a statement itself that run functions of this file, with these."""
         if node not in self._called:
-            found = [(call, self.function(self.places[node].scope, call)) for call in calls_of(node)]
+            scope = self.places[node].scope
+            found = [(call, self.function(scope, call)) for call in calls_of(node)] if self._may_call(node) else []
             self._called[node] = [(call, function) for call, function in found if function is not None]
         return self._called[node]
+
+    def _may_call(self, node: ast.stmt) -> bool:
+        """Whether a line of a statement calls something by the name of a function of this file: few of them do."""
+        sought = self._function_names - self._sought_names
+        if sought:
+            found = [line for name in sought for line in self.lines_with(calls_of_name(name))]
+            self._calling = sorted({*self._calling, *found, *self._search.foreign_lines})
+            self._sought_names |= sought
+        return has_line(self._calling, node.lineno, node.end_lineno or 0)
 
     def _function(self, scope: Scope, call: ast.Call | ast.Attribute) -> Scope | None:
         target = call.func if type(call) is ast.Call else call
@@ -146,7 +153,7 @@ class Script:
         owner, _, word = name.rpartition(".")
         if owner:
             return self._method(self._class_of(scope, owner), word)
-        for found in _enclosing(scope):
+        for found in scope.enclosing():
             if name in found.functions:
                 return found.functions[name]
             if name in found.classes:
@@ -170,7 +177,7 @@ class Script:
             alias = key(value)
             return self._class_of(scope, alias, depth - 1) if alias is not None else None
         name = key(value.func) or ""
-        return next((found.classes[name] for found in _enclosing(scope) if name in found.classes), None)
+        return next((found.classes[name] for found in scope.enclosing() if name in found.classes), None)
 
     def _method(self, owner: Scope | None, name: str, depth: int = 5) -> Scope | None:
         if owner is None or depth == 0:
@@ -188,7 +195,7 @@ class Script:
         if patterns not in self._matches:
             starts = self.source.line_starts
             found: dict[ast.stmt, None] = {}
-            for offset in sorted(offset for pattern in patterns for offset in self._found(pattern)):
+            for offset in sorted(offset for pattern in patterns for offset in self._search.offsets(pattern)):
                 node = self.statement_at(bisect_right(starts, offset), offset)
                 if node is not None:
                     found[node] = None
@@ -226,7 +233,7 @@ class Script:
             is_constructor = function.name == "__init__" and function.owner is not None
             name = function.owner.name if is_constructor and function.owner is not None else function.name
             found = []
-            pattern = re.compile(rf"{re.escape(name)}\s*\(")
+            pattern = calls_of_name(name)
             self._read_lines(self.lines_with(pattern))
             for node in self.statements_with(pattern):
                 scope = self.places[node].scope
@@ -241,7 +248,7 @@ class Script:
             known = len(self.scopes)
             for scope in list(self._unread):
                 first, last = scope.node.body[0].lineno, scope.node.body[-1].end_lineno or 0
-                if bisect_left(lines, first) < bisect_right(lines, last):
+                if has_line(lines, first, last):
                     self.read(scope)
 
     def loop(self, node: ast.stmt) -> Loop | None:
@@ -268,19 +275,14 @@ class Script:
             parent = self.places[parent].parent
 
 
-def _enclosing(scope: Scope | None) -> Iterator[Scope]:
-    """The scopes whose functions and classes a scope sees, innermost first."""
-    while scope is not None:
-        if not isinstance(scope.node, ast.ClassDef):
-            yield scope
-        scope = scope.parent
-
-
 def _is_none(value: ast.expr | None) -> bool:
     return isinstance(value, ast.Constant) and value.value is None
 
 
 def _bind(node: ast.stmt, scope: Scope) -> None:
+    if type(node) is ast.Assign and len(node.targets) == 1 and isinstance(target := node.targets[0], ast.Name):
+        scope.bind(target.id, Binding(node, node.value))  # what most statements are
+        return
     for name, binding in bound_by(node):
         first = root(name)
         is_attribute = first != name and first in ("self", "cls")

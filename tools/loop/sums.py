@@ -23,19 +23,21 @@ def gathered_in(
     nodes = [node for node in within(outer) if id(node) not in inside]
     plain = [node for node in nodes if isinstance(node, (ast.Assign, ast.AnnAssign))]
     grown = {name for node in nodes if not isinstance(node, (ast.Assign, ast.AnnAssign)) for name in gathers(node)}
+    grown |= _in_other_functions(script, outer[0]) | _in_calls(script, nodes)
+    sought = {item for name in grown | wanted for item in (name, names.root(name))}
     fresh: set[str] = set()
-    replaced: set[str] = set()
     restarted: set[str] = set()
+    replaced: set[str] = set()
     for node in plain:
         for target, value in assigned(node):
             name = key(target)
             if name is None:  # an item under a computed index comes to what the container holds
                 replaced |= wanted & {container(target)}
-            elif reads(value, name):
-                replaced.update(gathers(node) if name in grown or name in wanted else ())
-            else:
+            elif name in sought and reads(value, name):
+                replaced.update(gathers(node))
+            elif name in sought:
                 (fresh if _runs_always(script, node, outer) else restarted).add(name)
-    found = {*grown, *replaced, *_in_other_functions(script, outer[0]), *_in_calls(script, nodes)}
+    found = grown | replaced
     return {name for name in found if name not in fresh and names.root(name) not in fresh}, restarted
 
 

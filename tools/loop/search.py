@@ -1,0 +1,57 @@
+"""Where patterns match in the text of one file."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from functools import cached_property, lru_cache
+
+from ..source import Source
+
+
+class Search:
+    """Looks for each pattern once, however often it is asked for."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._offsets: dict[re.Pattern[str], list[int]] = {}
+
+    def offsets(self, pattern: re.Pattern[str]) -> list[int]:
+        """The offsets that a pattern matches at, in order."""
+        if pattern not in self._offsets:
+            text = self.source.text
+            start = text.find(_literal(pattern))  # many times faster than the pattern, and most are not there
+            self._offsets[pattern] = [match.start() for match in pattern.finditer(text, start)] if start >= 0 else []
+        return self._offsets[pattern]
+
+    def lines(self, pattern: re.Pattern[str]) -> list[int]:
+        """The lines (from 1) that a pattern matches on, in order."""
+        return [bisect_right(self.source.line_starts, offset) for offset in self.offsets(pattern)]
+
+    @cached_property
+    def foreign_lines(self) -> list[int]:
+        """The lines with letters beyond ASCII: what they name may be written in another way elsewhere."""
+        text, starts = self.source.text, self.source.line_starts
+        if text.isascii():
+            return []
+        ends = [*starts[1:], len(text)]
+        return [line for line, (a, b) in enumerate(zip(starts, ends, strict=True), 1) if not text[a:b].isascii()]
+
+
+def has_line(lines: list[int], first: int, last: int) -> bool:
+    """Whether one of the lines, which are in order, lies in a span of them."""
+    index = bisect_left(lines, first)
+    return index < len(lines) and lines[index] <= last
+
+
+@lru_cache(maxsize=1024)
+def calls_of_name(name: str) -> re.Pattern[str]:
+    """A pattern for calls of a function by its name, in which other names may end too."""
+    return re.compile(rf"{re.escape(name)}\s*\(")
+
+
+@lru_cache(maxsize=1024)
+def _literal(pattern: re.Pattern[str]) -> str:
+    """The letters that every match of a pattern begins with."""
+    found = re.match(r"\w*(?![*?+{|\w])|", pattern.pattern)
+    return found.group() if found and "|" not in pattern.pattern and not pattern.flags & re.IGNORECASE else ""
