@@ -1,6 +1,7 @@
 """Cost of keeping averages and of writing snapshots, beside other packages: same work, one run, interleaved, medians.
 
     python -m benchmarks.ema [--model unet --model gpt] [--rounds 21] [--threads 1 --threads 2] [--json FILE]
+    python -m benchmarks.ema --part snapshots
 
 Every step each package takes the same model into its averages, in turn, over and over; the medians are compared with
 a floor, flat tensors of the same size through `lerp_` (two reads and a write an average). Packages that are not
@@ -18,7 +19,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -65,18 +66,26 @@ def gpt() -> nn.Module:
 MODELS = {"unet": unet, "gpt": gpt}
 
 
-def interleaved(steps: dict[str, Step], rounds: int, prepare: Step = lambda: None) -> dict[str, float]:
-    """Median milliseconds of each, one after the other in every round; `prepare` goes before each, not timed."""
-    for step in [*steps.values(), *steps.values()]:
-        prepare()
-        step()
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
+def interleaved(
+    steps: dict[str, Step], rounds: int, prepare: Step = lambda: None, rests: Mapping[str, tuple[str, Step]] = {}
+) -> dict[str, float]:
+    """Median milliseconds of each, one after the other in every round; `prepare` goes before each, not timed.
+
+    Some leave a rest to be done, which has a name; the time of it is that of the step and the rest.
+    """
+    times: dict[str, list[float]] = {name: [] for name in [*steps, *(name for name, _ in rests.values())]}
+    for number in range(rounds + 2):
         for name, step in steps.items():
             prepare()
             start = time.perf_counter()
             step()
-            times[name].append(1000 * (time.perf_counter() - start))
+            taken = {name: time.perf_counter() - start}
+            if name in rests:
+                rest_name, rest = rests[name]
+                rest()
+                taken[rest_name] = time.perf_counter() - start
+            for each, seconds in taken.items() if number >= 2 else ():
+                times[each].append(1000 * seconds)
     return {name: statistics.median(values) for name, values in times.items()}
 
 
@@ -109,11 +118,10 @@ def measure_memory(model: nn.Module) -> dict[str, float]:
     }
 
 
-def snapshot_writers(model: nn.Module, folder: Path) -> Iterator[tuple[str, Step]]:
+def snapshot_writers(ema: PostHocEMA, model: nn.Module, folder: Path) -> Iterator[tuple[str, Step]]:
     """Each writes two averages in float32 into the folder, which is empty before."""
-    ema = PostHocEMA(model, WIDTHS)
-    ema.update(1)
     yield "accelerate_ext", lambda: ema.snapshot(folder)
+    yield "accelerate_ext, wait=False", lambda: ema.snapshot(folder, wait=False)
     averages = [{name: average.clone() for name, average in ema.averages(width).items()} for width in WIDTHS]
     whole = [torch.cat([average.view(-1) for average in named.values()]).numpy().data for named in averages]
 
@@ -152,6 +160,9 @@ def snapshot_writers(model: nn.Module, folder: Path) -> Iterator[tuple[str, Step
 
 
 def measure_snapshots(model: nn.Module, rounds: int) -> dict[str, Any]:
+    ema = PostHocEMA(model, WIDTHS)
+    ema.update(1)
+    rests = {"accelerate_ext, wait=False": ("accelerate_ext, wait=False, until on the disk", ema.wait_for_snapshots)}
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
 
         def clear() -> None:
@@ -159,8 +170,8 @@ def measure_snapshots(model: nn.Module, rounds: int) -> dict[str, Any]:
                 path.unlink()
             os.sync()  # nobody pays for what another has left to the system
 
-        writers = dict(snapshot_writers(model, Path(name)))
-        medians = interleaved(writers, rounds, clear)
+        writers = dict(snapshot_writers(ema, model, Path(name)))
+        medians = interleaved(writers, rounds, clear, rests)
         clear()
         memory = peak_above(writers["accelerate_ext"])
     base = medians["safetensors save_file"]
@@ -170,7 +181,7 @@ def measure_snapshots(model: nn.Module, rounds: int) -> dict[str, Any]:
 def show(title: str, result: dict[str, Any]) -> None:
     click.echo(f"\n{title}")
     for name, ms in sorted(result["ms"].items(), key=lambda item: item[1]):
-        click.echo(f"  {name:41} {ms:9.1f} ms  {result['times'][name]:5.2f} x")
+        click.echo(f"  {name:45} {ms:9.1f} ms  {result['times'][name]:5.2f} x")
 
 
 @click.command()
@@ -181,8 +192,13 @@ def show(title: str, result: dict[str, Any]) -> None:
 @click.option(
     "--threads", multiple=True, type=int, default=(1, 2), show_default=True, help="Of torch; each is measured."
 )
+@click.option(
+    "--part", "parts", multiple=True, type=click.Choice(["updates", "snapshots"]), default=["updates", "snapshots"]
+)
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write the figures here.")
-def main(models: tuple[str, ...], rounds: int, threads: tuple[int, ...], json_path: Path | None) -> None:
+def main(
+    models: tuple[str, ...], rounds: int, threads: tuple[int, ...], parts: tuple[str, ...], json_path: Path | None
+) -> None:
     """Measure updates of one and two averages, and snapshots of two, on each model."""
     results: dict[str, Any] = {}
     for name in models:
@@ -192,15 +208,16 @@ def main(models: tuple[str, ...], rounds: int, threads: tuple[int, ...], json_pa
         results[name] = {"tensors": num_tensors, "elements": num_elements, "memory": measure_memory(model)}
         click.echo(f"\n{name}: {num_tensors} tensors, {num_elements / 1e6:.1f} M parameters")
         click.echo(f"MB that an update adds, by what its step is: {results[name]['memory']}")
-        for num_threads, num in itertools.product(threads, (1, 2)):
+        for num_threads, num in itertools.product(threads, (1, 2)) if "updates" in parts else ():
             torch.set_num_threads(num_threads)
             results[name][f"update {num_threads} {num}"] = measured = measure_updates(model, num, rounds)
             show(f"update of {num}, threads: {num_threads}, in times of the floor", measured)
             gc.collect()
-        torch.set_num_threads(threads[-1])
-        results[name]["snapshot"] = measured = measure_snapshots(model, max(5, rounds // 3))
-        show("snapshot of two averages, float32, in times of save_file", measured)
-        click.echo(f"MB that it adds: {measured['peak_mb']:.1f}")
+        if "snapshots" in parts:
+            torch.set_num_threads(threads[-1])
+            results[name]["snapshot"] = measured = measure_snapshots(model, max(5, rounds // 3))
+            show("snapshot of two averages, float32, in times of save_file", measured)
+            click.echo(f"MB that it adds: {measured['peak_mb']:.1f}")
         del model
         if json_path is not None:
             json_path.write_text(json.dumps(results, indent=2) + "\n")

@@ -52,6 +52,7 @@ that is a tensor: {memory}. Most of the latter is code of torch that is loaded t
 
 This package writes under a temporary name, waits until the bytes are on the disk, and then renames: what has a
 snapshot's name is whole, whatever becomes of the machine. Of the others only rows that say fsync wait for the disk.
+With `wait=False` training waits only until the averages are copied; the disk and the names come in the background.
 
 {snapshots}
 
@@ -68,7 +69,13 @@ With the number of snapshots and the size of the model, for one average in memor
 
 {scaling}
 """
-LABELS = {"accelerate_ext PostHocEMA": "**this package, PostHocEMA**", "accelerate_ext EMA": "**this package, EMA**"}
+LABELS = {
+    "accelerate_ext PostHocEMA": "**this package, PostHocEMA**",
+    "accelerate_ext EMA": "**this package, EMA**",
+    "accelerate_ext": "**this package**",
+    "accelerate_ext, wait=False": "**this package, `wait=False`**: what training waits for",
+    "accelerate_ext, wait=False, until on the disk": "this package, `wait=False`: until all is on the disk",
+}
 
 
 def updates(results: Results, threads: Sequence[str]) -> Iterator[str]:
@@ -93,7 +100,7 @@ def snapshots(results: Results) -> str:
     lines = [f"| | {head} |", "|---|" + "---|" * 2 * len(measured)]
     for name in sorted(measured[0]["ms"], key=lambda name: sum(each["times"][name] for each in measured)):
         cells = " | ".join(f"{each['ms'][name]:.0f} | {each['times'][name]:.2f}" for each in measured)
-        lines.append(f"| {'**this package**' if name == 'accelerate_ext' else name} | {cells} |")
+        lines.append(f"| {LABELS.get(name, name)} | {cells} |")
     return "\n".join(lines)
 
 
