@@ -88,6 +88,7 @@ OTHER, NOT_OTHER = ("other", True, None), ("other", False, None)
         ("accelerator.gradient_state.sync_gradients", (SYNC,)),
         ("state.sync_gradients", (SYNC,)),
         ("own_state.sync_gradients", (SYNC,)),
+        ("gradient_state.sync_gradients", (SYNC,)),
         ("moved.sync_gradients", (("sync", True, "elsewhere"),)),
         ("moved.gradient_state.sync_gradients", (("sync", True, "moved"),)),
         ("f().sync_gradients", (("sync", True, None),)),
@@ -99,6 +100,23 @@ OTHER, NOT_OTHER = ("other", True, None), ("other", False, None)
 )
 def test_a_test_is_read_clause_by_clause(test, wanted):
     assert shown(read(test)[0]) == wanted
+
+
+@pytest.mark.parametrize(
+    "clause",
+    [
+        "accelerator.sync_gradients",
+        "bool(accelerator.sync_gradients)",
+        "accelerator.sync_gradients is True",
+        "(z := accelerator.sync_gradients)",
+        "all([accelerator.sync_gradients, y])",
+        'getattr(accelerator, "sync_gradients")',
+    ],
+)
+def test_a_clause_is_the_whole_of_what_the_test_says(clause):
+    found, work = read(f"x and {clause}")
+    wanted = clause.strip("()") if clause.startswith("(") else clause
+    assert [work.source.segment(item.node) for item in found.clauses if item.kind == "sync"] == [wanted]
 
 
 def test_a_clause_knows_whose_flag_it_is_and_its_text():

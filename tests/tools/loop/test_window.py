@@ -12,6 +12,25 @@ from accelerate import Accelerator
 bank, notes = [], []
 
 
+def more():
+    global samples_seen
+    samples_seen += 2
+
+
+def flush():
+    again()
+
+
+def again():
+    if notes:
+        flush()
+    empty()
+
+
+def empty():
+    bank.clear()
+
+
 class Net(Module):
     def forward(self, batch):
         bank.append(batch)
@@ -103,6 +122,8 @@ def test_what_a_batch_adds_to_is_cleared_at_skipped_updates_too(body, block):
         ("losses = {}\nlosses[step] = loss", "losses = {}"),
         ("losses[step] = loss", "total = 0.0"),
         ("total += loss", "for x in xs:\n    best = 0.0"),
+        ("total += loss", "with lock:\n    best = 0.0"),
+        ("total += loss", "with lock:\n    for meter in meters:\n        meter.reset()"),
         ("self.losses.append(loss)", "writer.flush()"),
     ],
 )
@@ -113,6 +134,18 @@ def test_what_each_batch_starts_anew_needs_no_help(body, block):
 def test_a_function_may_clear_what_the_function_round_it_was_given():
     result = outcome("given.append(loss)", "report()").after.decode()
     assert result == text("given.append(loss)", "report()", "given.clear()")
+
+
+def test_functions_that_call_each_other_are_followed_to_what_they_clear():
+    assert outcome("bank.append(loss)", "flush()").after.decode() == text(
+        "bank.append(loss)", "flush()", "bank.clear()"
+    )
+
+
+def test_all_that_is_cleared_is_told_of():
+    block = "total = 0.0\nfor meter in meters:\n    meter.reset()\nfor x in xs:\n    bank.clear()"
+    (message,) = told("total += loss", block, "reset-added")
+    assert message.endswith("(total, meter, bank)")
 
 
 @pytest.mark.parametrize(
@@ -151,8 +184,10 @@ def test_a_block_over_several_updates_that_may_be_left_says_why_it_stays():
 
 
 def test_all_data_that_a_block_counts_is_told_of():
-    (message,) = told("x = 1", "tokens_seen += 8\nif args.log:\n    samples_seen += 2\nepochs_seen += 1", "data-kept")
-    assert message.partition(": ")[2] == "tokens_seen += 8; samples_seen += 2; epochs_seen += 1"
+    (message,) = told(
+        "x = 1", "tokens_seen += 8\nif args.log:\n    data_seen += 2\nmore()\nepochs_seen += 1", "data-kept"
+    )
+    assert message.partition(": ")[2] == "tokens_seen += 8; data_seen += 2; samples_seen += 2; epochs_seen += 1"
 
 
 def test_a_method_that_clears_its_own_and_more_is_left_whole():
