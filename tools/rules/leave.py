@@ -89,7 +89,7 @@ def leave(work: Work) -> None:
 
 def _asks_boundary(work: Work, block: Block) -> bool:
     """Whether a test on the flag runs, or holds, at boundaries only."""
-    test = block.test
-    if block.state.sync or work.objects.accumulation != "maybe" or test is None or is_by_modulo(work, block):
+    assert block.test is not None
+    if block.state.sync or work.objects.accumulation != "maybe" or is_by_modulo(work, block):
         return True
-    return any(item.kind in ("sync", "mixed") for item in test.clauses) or not does_bookkeeping(work, block)
+    return any(item.kind == "sync" for item in block.test.clauses) or not does_bookkeeping(work, block)

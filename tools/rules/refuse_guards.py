@@ -117,17 +117,16 @@ def _hook_line(work: Work, scope: Scope) -> int | None:
     if not scope.is_function or work.script.calls(scope):
         return None
     for use in re.finditer(rf"(?<!def )\b{re.escape(scope.name)}\b(?!\s*\()", work.source.text):
-        line = work.source.text.count("\n", 0, use.start()) + 1
-        text = work.source.text[work.source.line_starts[line - 1] : work.source.line_end(line)]
-        if "hook" in text.replace(scope.name, "", 1) or "hook" in scope.name:
+        line = work.source.line_at(use.start())
+        if "hook" in work.source.text[work.source.line_starts[line - 1] : work.source.line_end(line)]:
             return line
     return None
 
 
 def does_bookkeeping(work: Work, block: Block) -> bool:
-    """Whether a block counts, logs, saves or calls anything."""
+    """Whether a block counts or calls anything."""
     return any(
-        work.traits.counts(node) or work.traits.logs_or_saves(node) or bool(calls_of(node))
+        work.traits.counts(node) or bool(calls_of(node))
         for node in within(block.statements)
         if not work.traits.must_run(node)
     )

@@ -67,9 +67,11 @@ def refusal(work: Work, block: Block, window: Window) -> Refusal | None:
 
 
 def _starts(work: Work, block: Block, name: str) -> list[ast.stmt]:
-    """Statements outside the innermost loop that set a sum to nothing."""
+    """Statements outside the innermost loop that set a sum to nothing; none where each call is an iteration."""
     loop = work.script.loop(block.node)
-    inside = {id(node) for node in within(loop.body)} if loop is not None else set()
+    if loop is None:
+        return []
+    inside = {id(node) for node in within(loop.body)}
     return [
         node
         for node in within(block.scope.node.body)
@@ -106,12 +108,8 @@ def starts(work: Work, block: Block, window: Window) -> list[Edit]:
 def keep_sums(work: Work, block: Block, window: Window) -> list[Edit]:
     """Edits that remember each sum where it starts and at the end of the gated block."""
     edits = starts(work, block, window)
-    kept = kept_lines(work, window)
-    if kept and isinstance(block.node, ast.If) and block.role is Role.BOOKKEEPING:
-        edits += work.layout.add_at_end(block.node, kept)
-    elif kept:
-        for line in kept:
-            edits += work.layout.insert_after(block.statements[-1], line)
+    for line in kept_lines(work, window):
+        edits += work.layout.insert_after(block.statements[-1], line)
     return edits
 
 

@@ -53,9 +53,8 @@ def is_by_modulo(work: Work, block: Block) -> bool:
     """
     if block.state.sync is not None or work.objects.accumulation != "maybe":
         return False
-    tests = [node.test for node in work.script.ancestors(block.node) if isinstance(node, ast.If)]
-    tests += [block.node.test] if block.test is not None and isinstance(block.node, ast.If) else []
-    for test in [part for whole in tests for part in _parts(whole)]:
+    nodes = [*([block.node] if block.test is not None else []), *work.script.ancestors(block.node)]
+    for test in [part for node in nodes if isinstance(node, ast.If) for part in _parts(node.test)]:
         name = key(test)
         values = [item.value for item in work.script.bindings(block.scope, name)] if name is not None else [test]
         if any(value is not None and re.search(r"%[^=]*accum", work.layout.text(value)) for value in values):
@@ -64,15 +63,13 @@ def is_by_modulo(work: Work, block: Block) -> bool:
 
 
 def _parts(test: ast.expr) -> list[ast.expr]:
-    """The clauses of a test that must all hold."""
-    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
+    return [part for value in test.values for part in _parts(value)] if isinstance(test, ast.BoolOp) else [test]
 
 
 class _Reader:
     def __init__(self, work: Work, counters: list[str], rest: list[ast.stmt]) -> None:
         self.work, self.traits = work, work.traits
         self.counters = counters
-        self.rest = rest
         inside = {id(node) for node in within(rest)}
         body = work.script.places[rest[0]].scope.node.body
         self.read_elsewhere = {
