@@ -38,7 +38,7 @@ from __future__ import annotations
 import ast
 import re
 
-from ..loop.blocks import Block, Role
+from ..loop.blocks import Block
 from ..loop.gathering import is_empty
 from ..loop.names import key, last
 from ..loop.obstacles import Refusal
