@@ -60,5 +60,6 @@ def is_gated(loop: ast.For, counter: str) -> bool:
 
 
 def is_extended(loop: ast.For) -> bool:
-    """Whether a loop goes on already until the updates are applied."""
-    return any(isinstance(node, ast.Name) and node.id == START for node in ast.walk(loop))
+    """Whether a loop goes on already until the updates are applied: it notes the counter at the head of each epoch."""
+    notes = [node for node in loop.body if isinstance(node, ast.Assign) and is_plain(node.value)]
+    return any(ast.unparse(node.targets[0]) == START for node in notes)

@@ -31,7 +31,7 @@ from ..work import Work
 _KIND = "unclear counter"
 _WALRUS = re.compile(":=")
 _GROWS = tuple(  # each begins with letters, which the search is fast for
-    re.compile(rf"{word}(?:s|ations?)?\b\W*(?:\+=|=(?!=)|add_)") for word in ("step", "update", "iter")
+    re.compile(rf"{word}(?:s|ations?)?\W*(?:\+=|=(?!=)|add_)") for word in ("step", "update", "iter")
 )
 
 
@@ -39,7 +39,7 @@ def unclear_counters(work: Work) -> None:
     """Report counters that move inside expressions, and those that grow by an amount that is not plain."""
     walruses = work.script.statements_with(_WALRUS)
     growing = [node for node in work.script.statements_with(*_GROWS) if _grows_unclearly(node)]
-    closed = work.closed() if walruses or growing else set()
+    closed = work.closed()
     for node in walruses:
         if id(node) not in closed:
             _in_expression(work, node)

@@ -21,7 +21,7 @@ import re
 
 from ..loop import names
 from ..loop.names import key
-from ..loop.tree import expressions
+from ..loop.tree import assigned, expressions
 from ..site import Outcome
 from ..work import Work
 from .epoch_loops import START, is_extended
@@ -40,7 +40,7 @@ def warn_budgets(work: Work) -> None:
 
 def _budgets(work: Work) -> None:
     for node in work.script.statements_with(_BUDGET):
-        targets = [key(target) or "" for target in getattr(node, "targets", ())]
+        targets = [name for target, _ in assigned(node) if (name := key(target)) is not None]
         text = work.layout.text(node)
         if any("epoch" in target for target in targets) and _STEPS.search(text):
             extended = _extended(work, node, targets)

@@ -22,10 +22,10 @@ import re
 from ..loop import names
 from ..loop.names import key
 from ..loop.obstacles import Refusal
-from ..loop.tree import is_loop, within
+from ..loop.tree import within
 from ..work import Work
 
-_BOUNDS = (re.compile(r"while\b"), re.compile(r"range\b"))
+_BOUNDS = (re.compile("while"), re.compile("range"))
 
 
 def warn_counters(work: Work) -> None:
@@ -65,16 +65,13 @@ def _bounds(work: Work) -> None:
 
 def _early_counters(work: Work) -> None:
     """Counters above the step, and progress bars that a fast-forward moves there."""
-    gated = work.gated()
     counted = work.counting_loops()
     for statements in work.flow.stepping.values():
         # not by a loop's header: a generator may make the attempts there
         stepping = {loop: None for node in statements for loop in work.script.ancestors(node)}
-        outermost = [loop for loop in stepping if is_loop(loop) and work.script.loop(loop) is None]
-        for node in within(outermost):
-            state = work.flow.before.get(node)
-            loop = work.script.loop(node) if state is not None else None
-            if state is None or loop is None or state.is_after_step or id(node) in gated or loop not in stepping:
+        for node in within(list(stepping)):
+            state, loop = work.flow.before.get(node), work.script.loop(node)
+            if state is None or state.is_after_step or loop is None or loop not in stepping:
                 continue
             name = work.traits.counter(node)
             if work.traits.shows_progress(node):
@@ -87,8 +84,7 @@ def _early_counters(work: Work) -> None:
                 text = f"{name} moves {where}; updates are counted elsewhere"
                 work.warn(node, "data counter", "data-counter", text)
             elif name is not None and names.suggests_counter(name):
-                step = next((site for site in work.flow.sites_inside(loop)), None)
-                line = step.statement.lineno if step else loop.lineno
+                line = next(site.statement.lineno for site in work.flow.sites_inside(loop))
                 work.refuse(
                     node,
                     "counter before the step",

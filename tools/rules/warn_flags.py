@@ -25,9 +25,8 @@ from ..loop.tree import calls_of, within
 from ..work import Work
 
 _COLLECTIVE = re.compile(
-    r"^(gather|gather_for_metrics|reduce|wait_for_everyone|broadcast|all_reduce|barrier|pad_across\w*)$"
+    r"gather|gather_for_metrics|reduce|wait_for_everyone|broadcast|all_reduce|barrier|pad_across\w*"
 )
-_COLLECTIVES = re.compile(r"gather|reduce|wait_for_everyone|broadcast|barrier|pad_across")
 _FUSED = re.compile(r"fused\s*=\s*True")
 
 
@@ -44,14 +43,13 @@ def _collectives(work: Work) -> None:
         if not work.gates(block) or block.role is Role.APPLIED:
             continue
         for node in within(block.statements):
-            for call in calls_of(node) if _COLLECTIVES.search(work.layout.text(node)) else ():
-                name = call.func.attr if isinstance(call.func, ast.Attribute) else ""
-                if _COLLECTIVE.match(name):
+            for call in calls_of(node):
+                if isinstance(call.func, ast.Attribute) and _COLLECTIVE.fullmatch(call.func.attr):
                     work.warn(
                         call,
                         "collective",
                         "collectives",
-                        f"{name} inside the gated block: every rank must read the same flag (true for DDP "
+                        f"{call.func.attr} inside the gated block: every rank must read the same flag (true for DDP "
                         "and FSDP scalers; not for gradients kept local)",
                     )
 
