@@ -1,7 +1,7 @@
 """A boundary flag that is handed to bookkeeping becomes "update applied".
 
-What: `accelerator.sync_gradients` as an argument of a call behind the step, of a function that this file shows and
-that tests the parameter before it averages, counts, logs or saves.
+What: `accelerator.sync_gradients`, or a name for it and more, as an argument of a call behind the step, of a function
+that this file shows and that tests the parameter before it averages, counts, logs or saves.
 
 Why: the function does its bookkeeping for updates that were dropped, whatever the guards round the call say.
 

@@ -1,7 +1,7 @@
 """Tests on single values of a counter no longer fire again while the counter stands still.
 
-What: `if global_step % N == 0:` (or `== N`, `in (...)`) behind the step and outside the gated block, and lines that
-log or save under the counter.
+What: `if global_step % N == 0:` (or `== N`, `in (...)`) behind the step and outside the gated block, what follows
+`if global_step % N != 0: continue`, and lines that log or save under the counter.
 
 Why: after a skipped update the counter keeps its value, so validation runs twice and a checkpoint is written twice.
 

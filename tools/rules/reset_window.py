@@ -30,7 +30,7 @@ A sum that is cleared only every N updates is put back to what it was after the 
 (`+ 0` makes a copy of a tensor, which `+=` would otherwise change in both places.)
 
 Refuses: a statement that clears such state and does something else; state that is cleared under a test that cannot be
-repeated; a sum over several updates whose start cannot be found.
+repeated; a sum over several updates whose start cannot be found, or that a function without a loop gathers over calls.
 """
 
 from __future__ import annotations
