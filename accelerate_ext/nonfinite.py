@@ -22,6 +22,11 @@ class NonFiniteGuard(GradScaler):
         self._agree_over_ranks = agree_over_ranks
         self.scale(torch.ones((), device=device))  # makes the scale tensor
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A GradScaler leaves its scale tensor out of a pickle, and steps only once it has scaled something."""
+        self.__dict__.update(state)
+        self.scale(torch.ones((), device=self._device))
+
     def update(self, new_scale: float | torch.Tensor | None = None) -> None:
         """Forget the attempt; the scale stays 1."""
         super().update(new_scale=1.0)

@@ -244,6 +244,16 @@ def test_a_pickle_notices_gradients_that_nobody_reported():
     assert accelerator.applied_step == 1
 
 
+def test_a_pickle_keeps_back_updates_that_are_not_finite():
+    accelerator = accelerate_ext.Accelerator(cpu=True, skip_nonfinite=True)
+    model = torch.nn.Linear(1, 1)
+    prepared = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+    accelerator, (model, optimizer) = pickle.loads(pickle.dumps((accelerator, prepared)))
+    accelerator.backward(model(torch.ones(1, 1)).sum() * float("nan"))
+    optimizer.step()
+    assert accelerator.skipped_steps == 1 and torch.isfinite(model.weight).all()
+
+
 def test_a_pickle_keeps_saving_counts(loop, tmp_path):
     record = loop(batches=3, scaler=None).run()
     copied = pickle.loads(pickle.dumps(record.accelerator))
