@@ -163,7 +163,7 @@ class Attempts:
         try:
             yield
         finally:
-            self._to_clip = []
+            self._to_clip.clear()
 
     def unscale(self, optimizers: Sequence[Any], unscale: Callable[[list[Any]], None], is_boundary: bool) -> None:
         """Unscale gradients, or look for non-finite ones, unless that was done since the last backward pass."""

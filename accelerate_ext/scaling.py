@@ -107,8 +107,6 @@ class ScalerTurn:
 
     def _rearm(self, scaler: GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """Let the scaler treat the optimizer as new, and keep what it found for the next `update()`."""
-        self._stepped.discard(id(optimizer))
-        self._unscaled.pop(id(optimizer), None)
         if scaler.is_enabled() and id(optimizer) in scaler._per_optimizer_states:
             states = scaler._per_optimizer_states
             states[-len(states) - 1] = states.pop(id(optimizer))  # negative: never an id()

@@ -170,6 +170,9 @@ def test_an_exception_in_the_block_passes_and_is_no_attempt(loop):
     with pytest.raises(ZeroDivisionError):
         fail()
     assert not updates[0].attempted
+    with record.accelerator.attempt(record.model) as update:
+        pass
+    assert update.outcome == "not attempted"
     assert record.accelerator.attempted_step == 0
     loop.train(loop(), record, loader)
     assert record.accelerator.applied_step == 2
@@ -197,6 +200,21 @@ def test_a_guard_by_hand_leaves_out_only_the_optimizers_of_the_named_models(scal
     assert (one.skipped_steps, two.skipped_steps) == (1, 0)
 
 
+def test_with_one_optimizer_the_named_model_need_not_hold_its_parameters(scaled):
+    accelerator = scaled()
+    model = nn.Linear(1, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+    with accelerator.attempt(nn.Sequential()) as update:
+        accelerator.backward(model(torch.ones(1, 1)).sum())
+    assert (update.outcome, optimizer.skipped_steps) == ("skipped", 1)
+
+
+def test_the_tensor_of_applied_steps_is_on_the_device_of_the_accelerator_whatever_the_default(loop):
+    record = loop(batches=2).run()
+    with torch.device("meta"):
+        assert record.accelerator.applied_step_tensor.device.type == "cpu"
+
+
 def test_the_tensor_of_applied_steps_follows_the_count(loop):
     for kind in ("adamw", "adamw fused"):
         record = loop(optimizer=kind, infinite=[1, 4], batches=25, scaler={"init_scale": 16.0}).run()
@@ -206,9 +224,19 @@ def test_the_tensor_of_applied_steps_follows_the_count(loop):
 
 
 def test_freeing_memory_begins_at_zero(loop):
-    record = loop(batches=2).run()
+    training = loop(batches=2)
+    record, loader = training.prepare()
+    training.train(record, loader)
     record.accelerator.free_memory()
     assert (record.accelerator.attempted_step, record.accelerator.applied_step) == (0, 0)
+    model = nn.Linear(4, 1)
+    record.model, record.optimizer = record.accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+    for batch in loader:
+        with record.accelerator.attempt(record.model) as update:
+            record.accelerator.backward(record.model(batch).mean())
+        record.optimizer.step()
+        assert update.applied
+    assert (record.accelerator.attempted_step, record.accelerator.applied_step) == (2, 2)
 
 
 def test_an_optimizer_that_was_not_prepared_is_neither_counted_nor_blamed():

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import accelerate_ext
-from accelerate_ext import CheckpointError
+from accelerate_ext import CheckpointError, SkippedUpdatesError
 from accelerate_ext.checkpoint import FILE_NAME, StoredCounts, counts_from_states
 
 INFINITE = (0, 5, 7, 8, 13)  # attempts that overflow
@@ -160,6 +160,16 @@ def test_saving_between_the_backward_pass_and_the_step_keeps_the_attempt(loop, t
         record.optimizer.step()
     assert update.applied
     assert record.accelerator.applied_step == 1
+
+
+def test_a_streak_of_skips_goes_on_behind_a_checkpoint(loop, tmp_path):
+    training = loop(infinite=[0, 1], batches=2, options={"max_consecutive_skips": 2})
+    record, loader = training.prepare()
+    first, second = loader
+    training.train(record, [first])
+    record.accelerator.load_state(str(record.accelerator.save_state(str(tmp_path))))
+    with pytest.raises(SkippedUpdatesError, match=r"^2 updates in a row were skipped .*the loss scale was .* 4 now"):
+        training.train(record, [second], first_attempt=1)
 
 
 def test_two_optimizers_have_their_own_counts_in_the_file(scaled, tmp_path, forget):

@@ -166,12 +166,20 @@ def test_clipping_each_model_unscales_each_optimizer_once(pair):
     assert (first.weight.item(), second.weight.item()) == (2.0, 3.0)
 
 
-def test_clipping_by_turns_leaves_the_other_models_next_gradients_scaled(pair):
+@pytest.mark.parametrize(
+    "clip",
+    [
+        lambda accelerator, model: accelerator.clip_grad_norm_(model.parameters(), 100.0),
+        lambda accelerator, model: accelerator.clip_grad_value_(model.weight, 100.0),
+    ],
+    ids=["norm of all", "values of one tensor"],
+)
+def test_clipping_by_turns_leaves_the_other_models_next_gradients_scaled(pair, clip):
     accelerator, first, second, one, two = pair(mixed_precision="fp16")
     with accelerator.accumulate(first, second):
         for model, optimizer in ((first, one), (second, two)):
             accelerator.backward(first(ONE).sum() * -2 + second(ONE).sum() * -2)  # reaches both, as through a GAN
-            accelerator.clip_grad_norm_(model.parameters(), 100.0)
+            clip(accelerator, model)
             optimizer.step()
             one.zero_grad()
             two.zero_grad()
@@ -188,6 +196,27 @@ def test_unscaling_all_by_hand_and_dropping_gradients_starts_over(pair):
         accelerator.backward(second(ONE).sum() * -2)
         two.step()
     assert (first.weight.item(), second.weight.item()) == (2.0, 2.0)
+
+
+def test_unscaling_all_leaves_out_what_has_no_gradients_yet(pair):
+    accelerator, first, second, one, two = pair(mixed_precision="fp16")
+    with accelerator.accumulate(first, second):
+        for model, optimizer in ((first, one), (second, two)):
+            accelerator.backward(model(ONE).sum() * -2)
+            accelerator.unscale_gradients()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert (first.weight.item(), second.weight.item()) == (2.0, 2.0)
+
+
+def test_unscaling_all_behind_one_unscales_the_other_and_one_that_was_not_prepared(pair):
+    accelerator, first, second, one, _ = pair(mixed_precision="fp16")
+    third = nn.Linear(1, 1, bias=False)
+    accelerator.backward((first(ONE) + second(ONE) + third(ONE)).sum() * -2)
+    accelerator.unscale_gradients(one)
+    accelerator.unscale_gradients()
+    accelerator.unscale_gradients([torch.optim.SGD(third.parameters())])
+    assert [model.weight.grad.item() for model in (first, second, third)] == [-2.0] * 3
 
 
 def test_clipping_by_value_unscales_once(pair):
@@ -224,6 +253,35 @@ def test_a_guard_by_hand_behind_clipping_backs_the_scale_off_and_goes_on(pair):
     assert (first.weight.item(), second.weight.item()) == (2.0, 2.0)
     assert accelerator.scaler.get_scale() == 8.0
     assert (accelerator.applied_step, accelerator.skipped_steps) == (1, 1)
+
+
+def test_a_checkpoint_has_the_scale_after_gradients_that_nobody_stepped_on(pair, tmp_path):
+    accelerator, first, second, *_ = pair(mixed_precision="fp16")
+    with accelerator.accumulate(first, second):
+        accelerator.backward((first(ONE) + second(ONE)).sum() * INF)
+        accelerator.clip_grad_norm_([*first.parameters(), *second.parameters()], 100.0)
+    accelerator.save_state(str(tmp_path))
+    assert accelerator.scaler.get_scale() == 8.0
+
+
+def test_a_checkpoint_between_two_steps_does_not_end_their_attempt(pair, tmp_path):
+    accelerator, first, second, one, two = pair()
+    with accelerator.accumulate(first, second):
+        accelerator.backward((first(ONE) + second(ONE)).sum() * INF)
+        one.step()
+        accelerator.save_state(str(tmp_path))
+        two.step()
+    assert accelerator.scaler.get_scale() == 8.0
+
+
+def test_a_checkpoint_between_clipping_and_the_step_leaves_gradients_unscaled(pair, tmp_path):
+    accelerator, first, second, one, two = pair(mixed_precision="fp16")
+    accelerator.backward((first(ONE) + second(ONE)).sum() * -2)
+    accelerator.clip_grad_norm_([*first.parameters(), *second.parameters()], 100.0)
+    accelerator.save_state(str(tmp_path))
+    one.step()
+    two.step()
+    assert (first.weight.item(), second.weight.item()) == (2.0, 2.0)
 
 
 class LooksAtTheScale(AcceleratedOptimizer):

@@ -99,6 +99,13 @@ def test_an_engine_has_a_scale_of_its_own(kind):
     assert attach(accelerator)._attempts.said_without_scaler is None
 
 
+def test_a_pickle_that_has_not_said_it_yet_says_it():
+    accelerator = accelerate_ext.Accelerator(cpu=True, **FP16)
+    accelerator, (model, optimizer) = pickle.loads(pickle.dumps((accelerator, prepared(accelerator))))
+    with pytest.warns(UserWarning, match="no GradScaler"):
+        train(accelerator, model, optimizer)
+
+
 def test_a_copy_and_a_pickle_do_not_say_it_again():
     accelerator = accelerate_ext.Accelerator(cpu=True, **FP16)
     model, optimizer = prepared(accelerator)
