@@ -204,8 +204,8 @@ class Clauses:
             inner = self.read(value, scope, at, positive)
             if len(inner.clauses) == 1 or inner.is_any == is_any:
                 clauses += inner.clauses
-            elif inner.spares_only_skips and not is_any:
-                clauses.append(replace(inner.clauses[-1], node=value))
+            elif (skip := inner.find("skip", False)) and inner.spares_only_skips and not is_any:
+                clauses.append(replace(skip, node=value))
             else:
                 clauses.append(Clause(value, "mixed" if inner.is_flagged else "other", positive))
         return Test(tuple(clauses), is_any and len(clauses) > 1)

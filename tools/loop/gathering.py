@@ -63,7 +63,7 @@ def cleared(node: ast.stmt, gathered: set[str] | None) -> list[str]:
     for target, value in assigned(node):
         name = key(target) or container(target)
         if name is not None and is_wanted(name) and is_empty(value):
-            result.append(key(target) or name)
+            result.append(name)
     return result
 
 

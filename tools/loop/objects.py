@@ -134,7 +134,8 @@ class Objects:
             kind = self._built_kind(binding)
             if kind:
                 return kind
-        for word in (who.key, name):
+        holders = [text.rpartition("[")[0] for text in (who.key, name) if text.endswith("]")]  # `optimizers["model"]`
+        for word in (who.key, name, *holders):
             for kind, suggests in _SUGGESTIONS:
                 if suggests(word):
                     return "" if kind == "accelerator" and self.is_lookalike(who.scope, who.key) else kind

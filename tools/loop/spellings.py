@@ -6,15 +6,18 @@ import ast
 
 from .names import key
 
+_OPERATORS: dict[str | None, type[ast.boolop]] = {"all": ast.And, "any": ast.Or}
+
 
 def as_bool_op(node: ast.expr) -> ast.BoolOp | None:
     """`all([a, b])` and `any((a, b))` as what they mean; None for anything else."""
-    operator = {"all": ast.And, "any": ast.Or}.get(key(node.func) or "") if isinstance(node, ast.Call) else None
-    if not isinstance(node, ast.Call) or operator is None or len(node.args) != 1 or node.keywords:
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
         return None
-    values = node.args[0].elts if isinstance(node.args[0], (ast.List, ast.Tuple)) else []
-    is_written_out = bool(values) and not any(isinstance(item, ast.Starred) for item in values)
-    return ast.BoolOp(operator(), values) if is_written_out else None
+    operator, items = _OPERATORS.get(key(node.func)), node.args[0]
+    values = items.elts if isinstance(items, (ast.List, ast.Tuple)) else []
+    if operator is None or not values or any(isinstance(item, ast.Starred) for item in values):
+        return None
+    return ast.BoolOp(operator(), values)
 
 
 def as_attribute(node: ast.expr) -> ast.expr:

@@ -53,17 +53,14 @@ class Traits:
         if call is None:
             return False
         scope, word = self.script.places[node].scope, names.called(call)
-        if _EMA_FUNCTIONS.search(word) or (isinstance(node, ast.Expr) and _EMA_MODULE.search(word)):
+        if _EMA_FUNCTIONS.search(word) or (isinstance(node, ast.Expr) and _EMA_MODULE.search(names.last(word))):
             return True
         if isinstance(call.func, ast.Attribute) and call.func.attr in _EMA_METHODS:
             owner = key(call.func.value)
             if owner is not None and (self.objects.kind(scope, owner) == "ema" or _says_ema(owner)):
                 return True
         name = key(call.func)
-        return bool(name) and isinstance(node, ast.Expr) and "." not in str(name) and self._is_ema(scope, str(name))
-
-    def _is_ema(self, scope: Scope, name: str) -> bool:
-        return self.objects.kind(scope, name) == "ema"
+        return name is not None and isinstance(node, ast.Expr) and self.objects.kind(scope, name) == "ema"
 
     def shows_progress(self, node: ast.stmt) -> bool:
         if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)):

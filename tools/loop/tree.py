@@ -59,9 +59,7 @@ def headers(node: ast.stmt) -> Iterator[ast.expr]:
     """The expressions of a statement that do not belong to a statement inside it."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return
-    for name, value in ast.iter_fields(node):
-        if name in _BODIES or name in ("handlers", "cases"):
-            continue
+    for _, value in ast.iter_fields(node):
         for item in value if isinstance(value, list) else [value]:
             if isinstance(item, ast.expr):
                 yield item

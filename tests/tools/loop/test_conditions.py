@@ -149,6 +149,13 @@ async def f(y):
         ("add_(1)", None),
         ("x = n.add_(1)", None),
         ("n: int = 1", None),
+        ("total += num_processes", None),
+        ("global_step += accelerator.num_processes", "global_step"),
+        ("global_step += a + b", None),
+        ("global_step += torch.tensor(1)", "global_step"),
+        ("global_step += torch.tensor(x)", None),
+        ("global_step += torch.tensor(1, 2)", None),
+        ("global_step += make(1)", None),
     ],
 )
 def test_what_counts_up_by_a_constant(text, name):

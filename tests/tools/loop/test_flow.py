@@ -72,6 +72,7 @@ def test_a_block_behind_the_step_is_gated_wherever_it_stands(body):
         ("try:\n    STEP\nexcept E:\n    pass\nBLOCK", "conditional-step"),
         ("match batch.kind:\n    case 1:\n        STEP\nBLOCK", "conditional-step"),
         ("if batch.a:\n    STEP\nelif batch.b:\n    STEP\nBLOCK", "conditional-step"),
+        ("if batch.a:\n    if batch.b:\n        STEP\nBLOCK", "conditional-step"),
         (
             "kind = 1\nif batch.x:\n    kind = 3\nif kind == 1:\n    STEP\nelif kind == 2:\n    STEP\nBLOCK",
             "conditional-step",
@@ -108,3 +109,15 @@ def test_a_function_that_only_skipped_updates_reach_counts_no_applied_ones():
     assert not {site.code for site in result.sites} & {"gated", "conditional-step"}
     always = rewrite(whole.replace("if accelerator.optimizer_step_was_skipped:", "if batch.x:").encode())
     assert always.after != always.before
+
+
+def test_a_name_of_the_block_alone_is_no_late_one():
+    body = "x(batch.norm)\nSTEP\nif accelerator.sync_gradients:\n    norm = y()\n    print(norm)\n    global_step += 1"
+    assert [site.code for site in outcome(body).sites] == ["gated"]
+    assert "late-name" in {site.code for site in outcome(body + "\nprint(norm)").sites}
+
+
+def test_a_function_that_takes_one_batch_has_no_iteration_round_it():
+    whole = text("STEP\nif accelerator.sync_gradients:\n    last = batch\n    global_step += 1\nprint(last)", "")
+    whole = whole.replace("    for batch in loader:\n", "\n    def advance(batch):\n        nonlocal global_step\n")
+    assert [site.code for site in rewrite(whole.encode()).sites] == ["gated"]
