@@ -253,6 +253,7 @@ def test_a_guard_by_hand_behind_clipping_backs_the_scale_off_and_goes_on(pair):
     assert (first.weight.item(), second.weight.item()) == (2.0, 2.0)
     assert accelerator.scaler.get_scale() == 8.0
     assert (accelerator.applied_step, accelerator.skipped_steps) == (1, 1)
+    assert [(optimizer.attempted_step, optimizer.applied_step) for optimizer in (one, two)] == [(2, 1)] * 2
 
 
 def test_a_checkpoint_has_the_scale_after_gradients_that_nobody_stepped_on(pair, tmp_path):

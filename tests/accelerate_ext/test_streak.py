@@ -29,6 +29,40 @@ def test_a_skipped_streak_raises_at_the_limit_and_names_the_scales(loop):
     assert "2**-128" in str(error.value)
 
 
+def test_a_scale_that_has_come_to_zero_is_named_as_it_was_before(loop):
+    training = loop(infinite=[0, 2, 3], batches=9, scaler={"init_scale": 2.0**-148})
+    training.options["max_consecutive_skips"] = 2
+    with pytest.raises(accelerate_ext.SkippedUpdatesError, match=r"was 1\.4013e-45 before them and is 0 now"):
+        training.run()
+
+
+def test_a_window_is_left_before_the_limit_raises(loop):
+    record, loader = loop(infinite=[0], batches=1, options={"max_consecutive_skips": 1}).prepare()
+    reached = []
+
+    def train():
+        for batch in loader:
+            with record.accelerator.attempt(record.model) as update:
+                record.accelerator.backward(record.model(batch).mean() * float("inf"))
+                record.optimizer.step()
+                reached.append(update.outcome)
+
+    with pytest.raises(accelerate_ext.SkippedUpdatesError):
+        train()
+    assert reached == ["skipped"]
+
+
+def test_without_a_window_the_step_raises_at_the_limit(loop):
+    record, loader = loop(batches=2, options={"max_consecutive_skips": 2}).prepare()
+    first, second = loader
+    record.accelerator.backward(record.model(first).mean() * float("inf"))
+    record.optimizer.step()
+    record.optimizer.zero_grad()
+    record.accelerator.backward(record.model(second).mean() * float("inf"))
+    with pytest.raises(accelerate_ext.SkippedUpdatesError, match="2 updates in a row"):
+        record.optimizer.step()
+
+
 SCALER = GradScaler("cpu", init_scale=2.0)
 WITH_SCALER = SimpleNamespace(scaler=SCALER, optimizer=None)
 WITH_ENGINE = SimpleNamespace(scaler=None, optimizer=SimpleNamespace(loss_scale=2))
