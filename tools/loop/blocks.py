@@ -88,7 +88,7 @@ class Blocks:
                     break
                 continue
             is_open = state.is_after_step and self._is_in_iteration(state) and not state.is_gated
-            if is_open and state.sync is not False and self._is_tail(node):
+            if is_open and self._is_tail(node):
                 tail.append(node)
                 continue
             for _, inner in inner_blocks(node):

@@ -82,6 +82,11 @@ def places(body, warmup="pass", **options):
             [(APPLIED, "applied")],
         ),
         (
+            f"{STEP}if not accelerator.sync_gradients:\n    {COUNT}"
+            "if accelerator.sync_gradients:\n    global_step = global_step + 1\n",
+            [(BOUNDARY, "boundary"), (BLOCK, "gated")],
+        ),
+        (
             f"if accelerator.sync_gradients:\n    accelerator.clip_grad_norm_(x)\n{STEP}",
             [(CLIP, "clip-guard")],
         ),
@@ -98,6 +103,32 @@ def test_a_boundary_that_a_second_optimizer_steps_behind_is_a_step_guard():
         ("step guard", "step-guard"),
         (TAIL, "gated"),
     ]
+
+
+SKIPPED = "if not optimizer.step_was_skipped:\n"
+PLAIN = "accelerator.backward(model(batch))\noptimizer.step()\n"
+EACH = [
+    (
+        f"if batch.x:\n    pass\nelif batch.y:\n    {COUNT}",
+        f"if batch.x:\n    pass\nelif batch.y:\n    {SKIPPED}        {COUNT}",
+    ),
+    (
+        f"with timer:\n    if batch.x:\n        {COUNT}    print(1)\n",
+        f"{SKIPPED}    with timer:\n        if batch.x:\n            {COUNT}        print(1)\n",
+    ),
+    ("if accelerator.optimizer_step_was_skipped:\n    continue\nif accelerator.sync_gradients:\n    " + COUNT, None),
+    (
+        f"if batch.x:\n    {COUNT}else:\n    print(1)\n",
+        f"if batch.x:\n    {SKIPPED}        {COUNT}else:\n    print(1)\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "after"), EACH)
+def test_where_every_batch_is_an_update_only_what_counts_is_gated(body, after):
+    head = HEAD.replace("WARMUP", "pass").replace("gradient_accumulation_steps=2", "")
+    before, wanted = (head + textwrap.indent(PLAIN + item, " " * 8) for item in (body, after or body))
+    assert rewrite(before.encode()).after.decode() == wanted
 
 
 def test_a_guard_in_a_loop_without_a_step_is_no_guard_before_one():

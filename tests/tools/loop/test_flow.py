@@ -121,3 +121,25 @@ def test_a_function_that_takes_one_batch_has_no_iteration_round_it():
     whole = text("STEP\nif accelerator.sync_gradients:\n    last = batch\n    global_step += 1\nprint(last)", "")
     whole = whole.replace("    for batch in loader:\n", "\n    def advance(batch):\n        nonlocal global_step\n")
     assert [site.code for site in rewrite(whole.encode()).sites] == ["gated"]
+
+
+def test_a_function_inside_a_method_calls_the_others_through_self():
+    whole = """\
+from accelerate import Accelerator
+
+
+class Run:
+    def fit(self, loader):
+        accelerator = Accelerator()
+        optimizer = accelerator.prepare(SGD())
+
+        def advance(batch):
+            accelerator.backward(batch)
+            optimizer.step()
+            self.tick()
+
+    def tick(self):
+        self.global_step += 1
+"""
+    gated = "if not accelerator.optimizer_step_was_skipped:\n                self.tick()"
+    assert rewrite(whole.encode()).after.decode() == whole.replace("self.tick()", gated)
