@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Sequence
@@ -32,9 +33,9 @@ class Publication:
         self._files, self._is_shared = files, is_shared
         self._named: list[Path] = []
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="accelerate_ext.ema: waits for the disk")
+        self._is_done, self._process = threading.Event(), os.getpid()
         _UNTOLD.add(self)
-        self._thread.start()
+        threading.Thread(target=self._run, name="accelerate_ext.ema: waits for the disk").start()
 
     @property
     def has_failed(self) -> bool:
@@ -46,10 +47,10 @@ class Publication:
 
         Raises: what went wrong, here or in another process; none of the files is left then.
         """
-        self._thread.join()
+        error = self.wait()
         _UNTOLD.discard(self)
         try:
-            raise_on_all(self._error, self._is_shared)
+            raise_on_all(error, self._is_shared)
         except BaseException:
             self._withdraw()
             raise
@@ -60,7 +61,8 @@ class Publication:
 
     def wait(self) -> BaseException | None:
         """Wait for the files of this process. Returns the error, and leaves it to be told."""
-        self._thread.join()
+        if os.getpid() == self._process:  # a fork has no such thread; the files are its parent's
+            self._is_done.wait()  # `join` takes a thread for ended once Ctrl-C has interrupted it
         return self._error
 
     def _run(self) -> None:
@@ -70,6 +72,7 @@ class Publication:
             self._error = error
         else:
             _UNTOLD.discard(self)
+        self._is_done.set()
 
     def _publish(self) -> None:
         try:

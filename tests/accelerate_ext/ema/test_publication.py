@@ -4,6 +4,7 @@ import copy
 import errno
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -45,7 +46,7 @@ class Disk:
         """What was let through has come to its end."""
         for thread in threading.enumerate():
             if thread.name.startswith("accelerate_ext.ema"):
-                thread.join()
+                thread.join(60)
 
 
 @pytest.fixture
@@ -113,6 +114,17 @@ def test_waiting_with_nothing_under_way_returns_at_once(tmp_path, disk):
     disk.let()
     ema.wait_for_snapshots()
     ema.wait_for_snapshots()
+
+
+def test_a_wait_that_is_interrupted_can_be_taken_up_again(tmp_path, disk):
+    _, ema = run()
+    ema.snapshot(tmp_path, wait=False)
+    threading.Timer(0.05, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        ema.wait_for_snapshots()
+    disk.let(after=0.05)
+    ema.wait_for_snapshots()
+    assert times(tmp_path) == [1, 1]
 
 
 def test_the_next_snapshot_finishes_the_one_before(tmp_path, disk):
@@ -315,7 +327,7 @@ def test_the_trainer_ends_when_the_snapshots_are_on_the_disk(tmp_path, disk):
 
 
 ENDING = """
-import errno, os, sys, time, torch
+import _thread, errno, os, signal, sys, threading, time, torch
 from accelerate_ext.ema import PostHocEMA
 
 folder, how = sys.argv[1:]
@@ -341,6 +353,14 @@ ema.snapshot(folder, wait=False)
 print("the script has ended", flush=True)
 if how == "raises":
     raise KeyError("of the script")
+if how == "is interrupted":
+    _thread.interrupt_main()
+if how == "is interrupted while it waits":
+    threading.Timer(0.1, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT]).start()
+    ema.wait_for_snapshots()
+if how == "forks" and os.fork() == 0:
+    ema.wait_for_snapshots()
+    sys.exit()
 """
 
 
@@ -351,12 +371,14 @@ def ending(folder, how):
 
 @pytest.mark.processes
 @pytest.mark.xdist_group("ema-processes")
-@pytest.mark.parametrize("how", ["ends", "raises"])
+@pytest.mark.parametrize("how", ["ends", "raises", "is interrupted", "is interrupted while it waits", "forks"])
 def test_a_process_that_ends_brings_its_snapshot_to_the_disk_first(tmp_path, how):
     process = ending(tmp_path, how)
     _, errors = process.communicate(timeout=300)
     assert [each.t for each in list_snapshots(tmp_path)] == [1, 1, 2, 2], errors
-    assert ("of the script" in errors) == (how == "raises") == bool(process.returncode)
+    assert ("of the script" in errors) == (how == "raises")
+    assert ("KeyboardInterrupt" in errors) == ("interrupted" in how)
+    assert bool(process.returncode) == (how not in ("ends", "forks"))
     assert hidden(tmp_path) == []
 
 
