@@ -78,12 +78,12 @@ def _home(script: Script, scope: Scope, name: str) -> Scope:
 
 def reached(script: Script, node: ast.stmt) -> Reached | None:
     """The function of this file that a statement runs which is one call, if that is plain."""
-    found = script.called(node)
-    only = call_of(node) if found else None
-    functions = (
-        Reached(script, function, script.places[node].scope, call) for call, function in found if call is only
-    )
-    return next(functions, None)
+    call = call_of(node)
+    if call is None:
+        return None
+    scope = script.places[node].scope
+    function = script.function(scope, call)
+    return Reached(script, function, scope, call) if function is not None else None
 
 
 def all_reached(script: Script, node: ast.stmt) -> Iterator[Reached]:

@@ -85,4 +85,6 @@ def is_empty(value: ast.expr) -> bool:
 
 
 def reads(value: ast.expr, name: str) -> bool:
+    if name.isidentifier():
+        return any(type(item) is ast.Name and item.id == name for item in walk(value))
     return any(key(item) == name for item in walk(value))

@@ -12,7 +12,7 @@ from ..source import Source
 from .bindings import Binding, bound_by
 from .names import key, root
 from .scope import Place, Scope
-from .search import Search, calls_of_name, has_line
+from .search import Search, has_line
 from .tree import DEFINITIONS, SIMPLE, calls_of, inner_blocks
 
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -138,8 +138,8 @@ class Script:
         """Whether a line of a statement calls something by the name of a function of this file: few of them do."""
         sought = self._function_names - self._sought_names
         if sought:
-            found = [line for name in sought for line in self.lines_with(calls_of_name(name))]
-            self._calling = sorted({*self._calling, *found, *self._search.foreign_lines})
+            found = [line for name in sought for line in self._search.lines_calling(name)]
+            self._calling = sorted({*self._calling, *found, *self._search.lines_in_other_letters})
             self._sought_names |= sought
         return has_line(self._calling, node.lineno, node.end_lineno or 0)
 
@@ -233,7 +233,7 @@ class Script:
             is_constructor = function.name == "__init__" and function.owner is not None
             name = function.owner.name if is_constructor and function.owner is not None else function.name
             found = []
-            pattern = calls_of_name(name)
+            pattern = re.compile(rf"{re.escape(name)}\s*\(")
             self._read_lines(self.lines_with(pattern))
             for node in self.statements_with(pattern):
                 scope = self.places[node].scope

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 from ..source import Source
+
+_BEFORE_ARGUMENTS = ("(", " ", "\t", "\f", "\\", "\r", "\n")
 
 
 class Search:
@@ -28,11 +31,22 @@ class Search:
         """The lines (from 1) that a pattern matches on, in order."""
         return [bisect_right(self.source.line_starts, offset) for offset in self.offsets(pattern)]
 
-    @cached_property
-    def foreign_lines(self) -> list[int]:
-        """The lines with letters beyond ASCII: what they name may be written in another way elsewhere."""
+    def lines_calling(self, name: str) -> list[int]:
+        """The lines that call something by a name, or by another that ends in it: faster than a pattern for it."""
+        text, found = self.source.text, []
+        start = text.find(name)
+        while start >= 0:
+            end = start + len(name)
+            if text[end : end + 1] in _BEFORE_ARGUMENTS:
+                found.append(bisect_right(self.source.line_starts, start))
+            start = text.find(name, end)
+        return found
+
+    @property
+    def lines_in_other_letters(self) -> list[int]:
+        """The lines in which a name may be written in other letters than the tree has for it."""
         text, starts = self.source.text, self.source.line_starts
-        if text.isascii():
+        if unicodedata.is_normalized("NFKC", text):
             return []
         ends = [*starts[1:], len(text)]
         return [line for line, (a, b) in enumerate(zip(starts, ends, strict=True), 1) if not text[a:b].isascii()]
@@ -42,12 +56,6 @@ def has_line(lines: list[int], first: int, last: int) -> bool:
     """Whether one of the lines, which are in order, lies in a span of them."""
     index = bisect_left(lines, first)
     return index < len(lines) and lines[index] <= last
-
-
-@lru_cache(maxsize=1024)
-def calls_of_name(name: str) -> re.Pattern[str]:
-    """A pattern for calls of a function by its name, in which other names may end too."""
-    return re.compile(rf"{re.escape(name)}\s*\(")
 
 
 @lru_cache(maxsize=1024)

@@ -8,7 +8,7 @@ import pytest
 
 from tools.loop.calls import reached
 from tools.loop.script import Script
-from tools.loop.search import Search, calls_of_name, has_line
+from tools.loop.search import Search, has_line
 from tools.source import Source
 
 TEXT = "step()\ncolor = steps\n\ncolour.step (1)\nSTEP = asteps\n"
@@ -48,14 +48,15 @@ def test_a_span_has_a_line_that_lies_in_it(first, last, found):
     assert has_line([3, 7], first, last) is found
 
 
-def test_calls_of_a_name_are_found_with_space_before_the_bracket():
-    assert [match.group() for match in calls_of_name("step").finditer(TEXT)] == ["step(", "step ("]
+def test_lines_that_call_a_name_have_a_bracket_or_space_behind_it():
+    assert Search(Source(TEXT)).lines_calling("step") == [1, 4]
+    assert Search(Source("stepstep()\nstep\\\n()\n(step\n())\nstep.x\nstep")).lines_calling("step") == [1, 2, 4]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_lines_with_letters_beyond_ascii(newline):
-    assert Search(Source(newline.join(["a", "b = 'ä'", "c", "ﬁ()"]))).foreign_lines == [2, 4]
-    assert Search(Source("a\nb")).foreign_lines == []
+def test_lines_in_other_letters(newline):
+    assert Search(Source(newline.join(["a", "b = 'ä'", "c", "ﬁ()"]))).lines_in_other_letters == [2, 4]
+    assert Search(Source("a\nb = 'ä'")).lines_in_other_letters == []
 
 
 @pytest.mark.parametrize("call", ["finish()", "ﬁnish()"])
