@@ -235,8 +235,7 @@ class Clauses:
                 inner = self._atom(node.left, scope, positive == value)
                 return replace(inner, node=node) if inner.kind != "other" else plain
         if isinstance(node, ast.Call) and key(node.func) == "bool" and len(node.args) == 1:
-            inner = self._atom(node.args[0], scope, positive)
-            return replace(inner, node=node) if inner.kind != "other" else plain
+            return replace(self._atom(node.args[0], scope, positive), node=node)
         node = as_attribute(node)
         if not isinstance(node, ast.Attribute):
             return plain

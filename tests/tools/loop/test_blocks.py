@@ -116,6 +116,10 @@ EACH = [
         f"with timer:\n    if batch.x:\n        {COUNT}    print(1)\n",
         f"{SKIPPED}    with timer:\n        if batch.x:\n            {COUNT}        print(1)\n",
     ),
+    (
+        f"{COUNT}if accelerator.optimizer_step_was_skipped:\n    continue\nother += 1\n",
+        f"{SKIPPED}    {COUNT}if accelerator.optimizer_step_was_skipped:\n    continue\nother += 1\n",
+    ),
     ("if accelerator.optimizer_step_was_skipped:\n    continue\nif accelerator.sync_gradients:\n    " + COUNT, None),
     (
         f"if batch.x:\n    {COUNT}else:\n    print(1)\n",
