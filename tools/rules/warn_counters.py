@@ -30,9 +30,8 @@ _BOUNDS = (re.compile("while"), re.compile("range"))
 
 def warn_counters(work: Work) -> None:
     """Report what leans on the counters."""
-    if work.flow.steps:
-        _bounds(work)
-        _early_counters(work)
+    _bounds(work)
+    _early_counters(work)
 
 
 def _bounds(work: Work) -> None:
