@@ -134,7 +134,7 @@ class Objects:
             kind = self._built_kind(binding)
             if kind:
                 return kind
-        holders = [text.rpartition("[")[0] for text in (who.key, name) if text.endswith("]")]  # `optimizers["model"]`
+        holders = [text.partition("[")[0] for text in (who.key, name) if text.endswith("]")]  # `optimizers["model"]`
         for word in (who.key, name, *holders):
             for kind, suggests in _SUGGESTIONS:
                 if suggests(word):

@@ -34,12 +34,42 @@ def gate(text, **options):
     return new, {site.code: site.message for site in result.sites if site.outcome.value == "refused"}
 
 
+TURNS = f"""\
+{IMPORT}
+
+def main(model, critic, loader):
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    optimizer, critic_optimizer, other = accelerator.prepare(SGD(model), SGD(critic), SGD(x))
+    steps = 0
+    for batch in loader:
+        accelerator.backward(model(batch))
+        if batch.is_odd:
+            optimizer.step()
+        else:
+            critic_optimizer.step()
+        if accelerator.sync_gradients:
+            steps += 1
+"""
+
+
 def test_a_guard_that_asks_one_of_two_accelerators_gets_the_flag_of_that_one():
     lines, refused = gate(TWO)
     assert lines == [
         "if first.sync_gradients and not first.optimizer_step_was_skipped:",
         "if second.sync_gradients and not second.optimizer_step_was_skipped:",
     ]
+    assert refused == {}
+
+
+def test_a_guard_that_asks_an_accelerator_from_elsewhere_may_ask_the_one_that_prepared():
+    text = TURNS.replace("model, critic, loader", "model, critic, loader, given").replace(
+        "if accelerator.", "if given."
+    )
+    text = text.replace(
+        "        if batch.is_odd:\n            optimizer.step()\n        else:\n            critic_", "        "
+    )
+    lines, refused = gate(text)
+    assert lines == ["if given.sync_gradients and not optimizer.step_was_skipped:"]
     assert refused == {}
 
 
@@ -86,24 +116,6 @@ def test_with_several_in_reach_and_nothing_that_tells_them_apart_it_is_said_so()
         "unknown-accelerator": "several accelerators are in reach here, and the file does not show which one prepared "
         "`optimizer`"
     }
-
-
-TURNS = f"""\
-{IMPORT}
-
-def main(model, critic, loader):
-    accelerator = Accelerator(gradient_accumulation_steps=2)
-    optimizer, critic_optimizer, other = accelerator.prepare(SGD(model), SGD(critic), SGD(x))
-    steps = 0
-    for batch in loader:
-        accelerator.backward(model(batch))
-        if batch.is_odd:
-            optimizer.step()
-        else:
-            critic_optimizer.step()
-        if accelerator.sync_gradients:
-            steps += 1
-"""
 
 
 def test_a_loop_over_optimizers_has_no_single_flag():
