@@ -89,7 +89,7 @@ class Flags:
         owner = self._accelerator(scope, sites, accelerator)
         if isinstance(owner, Refusal):
             return owner
-        return self._flag(scope, paths, sites, owner, condition)
+        return self._flag(scope, sites, owner, condition)
 
     def is_partial(self, node: ast.stmt, state: State, test: Test | None) -> bool:
         """Whether the test of a place lets through the updates of some optimizers only."""
@@ -211,9 +211,7 @@ class Flags:
         other = name.replace("'", '"')
         return other if name not in self.script.source.text and other in self.script.source.text else name
 
-    def _flag(
-        self, scope: Scope, paths: list[Path], sites: list[StepSite], accelerator: str, condition: str | None
-    ) -> Flag | Refusal:
+    def _flag(self, scope: Scope, sites: list[StepSite], accelerator: str, condition: str | None) -> Flag | Refusal:
         accelerator = self._as_written(accelerator)
         whos = {site.who for site in sites}
         if len(whos) > 1:

@@ -160,3 +160,40 @@ def test_an_optimizer_in_a_dictionary_keeps_the_quotes_of_the_file(quote):
 )
 def test_the_opposite_of_a_clause(clause, opposite):
     assert negated(clause) == opposite
+
+
+def test_two_accelerators_that_take_turns_are_told_apart():
+    text = f"""\
+{IMPORT}
+
+def main(model, critic, loader):
+    first, second = Accelerator(), Accelerator()
+    optimizer = first.prepare(SGD(model))
+    critic_optimizer = second.prepare(SGD(critic))
+    steps = critic_steps = 0
+    for batch in loader:
+        if batch.is_odd:
+            first.backward(model(batch))
+            optimizer.step()
+            steps += 1
+        else:
+            second.backward(critic(batch))
+            critic_optimizer.step()
+            critic_steps += 1
+"""
+    lines, refused = gate(text)
+    assert [line for line in lines if line.startswith("if")] == [
+        "if not first.optimizer_step_was_skipped:",
+        "if not second.optimizer_step_was_skipped:",
+    ]
+    assert refused == {}
+
+
+def test_a_step_on_too_many_ways_is_left_and_told_of():
+    turns = TURNS[TURNS.index("        if batch.is_odd") : TURNS.index("        if accelerator.sync")]
+    many = "".join(f"        if batch.x{i}:\n            optimizer.step()\n" for i in range(7))
+    lines, refused = gate(TURNS.replace(turns, many))
+    assert lines == []
+    assert refused == {
+        "too-many-paths": "too many different ways lead here to tell which optimizer stepped; count right behind each step"
+    }
