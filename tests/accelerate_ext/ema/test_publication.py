@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -26,10 +27,12 @@ class Disk:
 
     def __init__(self, monkeypatch):
         self._permits, self._fsync = threading.Semaphore(0), os.fsync
-        self.num_waited, self.is_broken = 0, False
+        self.num_asked = self.num_waited = 0
+        self.is_broken = False
         monkeypatch.setattr(os, "fsync", self.fsync)
 
     def fsync(self, descriptor):
+        self.num_asked += 1
         assert self._permits.acquire(timeout=60), "the test has let nothing through"
         self.num_waited += 1
         if self.is_broken:
@@ -38,6 +41,13 @@ class Disk:
 
     def let(self, count=A_SNAPSHOT, after=0.0):
         threading.Timer(after, self._permits.release, [count]).start()
+
+    def is_asked(self, count):
+        """Wait until so many waits have begun; all before them are over, and what follows them is done."""
+        deadline = time.monotonic() + 60
+        while self.num_asked < count:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
 
     def let_all(self):
         self._permits.release(1000)
@@ -99,8 +109,7 @@ def test_no_average_has_its_name_before_all_are_on_the_disk(tmp_path, disk):
     _, ema = run()
     ema.snapshot(tmp_path, wait=False)
     disk.let(1)
-    while disk.num_waited < 1:
-        pass
+    disk.is_asked(2)
     assert times(tmp_path) == []
     disk.let(2)
     ema.wait_for_snapshots()
@@ -182,8 +191,8 @@ def test_a_folder_that_does_not_reach_the_disk_is_an_error_that_takes_the_names_
     _, ema = run()
     ema.snapshot(tmp_path, wait=False)
     disk.let(2)
-    while disk.num_waited < 2:
-        pass
+    disk.is_asked(3)
+    assert times(tmp_path) == [1, 1]
     disk.is_broken = True
     disk.let(1)
     with pytest.raises(OSError, match=f"Input/output error.*{tmp_path}"):
@@ -196,9 +205,10 @@ def test_a_name_that_is_taken_meanwhile_is_an_error_and_the_other_average_gets_n
     paths = ema.snapshot(tmp_path, wait=False)
     paths[1].write_bytes(b"of somebody else")
     disk.let()
+    disk.settle()
+    assert os.listdir(tmp_path) == [paths[1].name]
     with pytest.raises(FileExistsError, match=f"{paths[1].name} exists already; it was not overwritten"):
         ema.wait_for_snapshots()
-    assert os.listdir(tmp_path) == [paths[1].name]
     assert paths[1].read_bytes() == b"of somebody else"
 
 
@@ -248,8 +258,8 @@ def test_a_copy_has_nothing_under_way_and_leaves_the_file_of_the_other_alone(tmp
 def test_a_run_that_takes_over_a_folder_waits_for_what_is_under_way_there(tmp_path, disk):
     model, ema = run(run="a")
     ema.snapshot(tmp_path, wait=False)
-    disk.let(after=0.05)
     other = PostHocEMA(model, run="b", plan=plan(100, 2), directory=tmp_path, set_aside=True)
+    disk.let(after=0.2)
     other.update(1)
     assert times(tmp_path / "set-aside" / "1") == [1, 1]
     ema.wait_for_snapshots()
@@ -327,7 +337,7 @@ def test_the_trainer_ends_when_the_snapshots_are_on_the_disk(tmp_path, disk):
 
 
 ENDING = """
-import _thread, errno, os, signal, sys, threading, time, torch
+import _thread, contextlib, errno, os, signal, sys, threading, time, torch
 from accelerate_ext.ema import PostHocEMA
 
 folder, how = sys.argv[1:]
@@ -336,7 +346,7 @@ fsync = os.fsync
 
 def slow(descriptor):
     time.sleep(0.2)
-    if how == "broken":
+    if how.startswith("broken"):
         raise OSError(errno.EIO, "Input/output error")
     if how == "killed":
         print("under way", flush=True)
@@ -353,6 +363,9 @@ ema.snapshot(folder, wait=False)
 print("the script has ended", flush=True)
 if how == "raises":
     raise KeyError("of the script")
+if how == "broken, and told":
+    with contextlib.suppress(OSError):
+        ema.wait_for_snapshots()
 if how == "is interrupted":
     _thread.interrupt_main()
 if how == "is interrupted while it waits":
@@ -384,11 +397,12 @@ def test_a_process_that_ends_brings_its_snapshot_to_the_disk_first(tmp_path, how
 
 @pytest.mark.processes
 @pytest.mark.xdist_group("ema-processes")
-def test_a_process_that_ends_says_that_its_snapshot_failed(tmp_path):
-    output, errors = ending(tmp_path, "broken").communicate(timeout=300)
+@pytest.mark.parametrize("how", ["broken", "broken, and told"])
+def test_a_process_that_ends_says_that_its_snapshot_failed_unless_it_was_told(tmp_path, how):
+    output, errors = ending(tmp_path, how).communicate(timeout=300)
     assert output == "the script has ended\n"
-    assert "Input/output error" in errors
-    assert "000000000002-0.050000.safetensors" in errors
+    for words in ("Input/output error", "000000000002-0.050000.safetensors"):
+        assert (words in errors) == (how == "broken")
     assert (times(tmp_path), hidden(tmp_path)) == ([1, 1], [])
 
 

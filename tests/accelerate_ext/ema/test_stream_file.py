@@ -105,6 +105,19 @@ def test_a_file_that_is_there_is_replaced_only_if_asked_and_only_in_the_end(tmp_
     assert os.listdir(tmp_path) == ["a.safetensors"]
 
 
+def test_two_files_of_one_name_in_the_making_are_two_files(tmp_path):
+    path, layout = tmp_path / "a.safetensors", Layout([Slot("a", torch.float32, (2,))])
+    one, other = TensorFile(path, layout, {}), TensorFile(path, layout, {})
+    one.write("a", 0, torch.ones(2))
+    other.write("a", 0, torch.zeros(2))
+    one.publish()
+    with pytest.raises(FileExistsError, match="exists already"):
+        other.publish()
+    other.abandon()
+    assert torch.equal(load_file(path)["a"], torch.ones(2))
+    assert os.listdir(tmp_path) == ["a.safetensors"]
+
+
 @pytest.mark.parametrize("has_links", [True, False])
 def test_a_file_that_came_while_ours_was_written_stays(tmp_path, monkeypatch, has_links):
     def no_links(*arguments):
