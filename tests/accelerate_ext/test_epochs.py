@@ -72,6 +72,24 @@ def test_it_is_bounded_when_nothing_is_attempted(loop):
     assert seen == [0, 1]
 
 
+def test_an_epoch_without_attempts_ends_it_whatever_those_before_attempted(loop):
+    training = loop(infinite=[1], batches=4)
+    record, loader = training.prepare()
+    seen = []
+
+    def train_in_the_first_one():
+        for epoch in itertools.islice(record.accelerator.epochs(8, 4), 100):
+            seen.append(epoch)
+            if epoch == 0:
+                training.train(record, loader)
+
+    with pytest.warns(
+        RuntimeWarning, match="with 3 updates applied in place of 8: the last epoch attempted no update"
+    ):
+        train_in_the_first_one()
+    assert seen == [0, 1]
+
+
 def test_the_warning_points_at_the_loop(loop):
     record, _ = loop().prepare()
     with pytest.warns(RuntimeWarning, match="the last epoch") as warned:
