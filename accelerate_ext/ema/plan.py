@@ -106,18 +106,25 @@ def plan(
     num_averages = whole(num_averages, "num_averages")
     _check(total, count, wanted, spacing, max_error, num_averages, dtype, distance)
     aim = _Aim(total, wanted_widths(wanted), spacing, dtype, distance)
-    if sigma_rel is None:
-        candidates = list(itertools.combinations(WIDTHS, num_averages))
-    else:
-        candidates = [tuple(check_sigma_rel(width) for width in distinct_widths(sigma_rel))]
+    candidates = _candidates(sigma_rel, num_averages)
     best = _smallest(aim, candidates, max_error) if count is None else _best(aim, count, candidates)
     if max_error is not None and best.worst_error > max_error:
-        raise ValueError(
-            f"{len(best.times)} snapshots of {best.sigma_rel} give an expected error of {best.worst_error:.2g} over "
-            f"{wanted}, above max_error={max_error:g}; allow more snapshots, more averages or a narrower range"
-            + ("" if dtype == "float32" else f", or store float32 instead of {dtype}")
-        )
+        raise ValueError(_too_far(best, wanted, max_error, dtype))
     return best
+
+
+def _candidates(sigma_rel: float | Iterable[float] | None, num_averages: int) -> list[tuple[float, ...]]:
+    if sigma_rel is None:
+        return list(itertools.combinations(WIDTHS, num_averages))
+    return [tuple(check_sigma_rel(width) for width in distinct_widths(sigma_rel))]
+
+
+def _too_far(best: Plan, wanted: tuple[float, float], max_error: float, dtype: StoredAs) -> str:
+    return (
+        f"{len(best.times)} snapshots of {best.sigma_rel} give an expected error of {best.worst_error:.2g} over "
+        f"{wanted}, above max_error={max_error:g}; allow more snapshots, more averages or a narrower range"
+        + ("" if dtype == "float32" else f", or store float32 instead of {dtype}")
+    )
 
 
 def distinct_widths(sigma_rel: float | Iterable[float]) -> tuple[float, ...]:
