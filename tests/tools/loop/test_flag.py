@@ -197,3 +197,12 @@ def test_a_step_on_too_many_ways_is_left_and_told_of():
     assert refused == {
         "too-many-paths": "too many different ways lead here to tell which optimizer stepped; count right behind each step"
     }
+
+
+def test_turns_whose_guard_asks_an_accelerator_from_elsewhere_keep_their_flag():
+    text = TURNS.replace("model, critic, loader", "model, critic, loader, given").replace(
+        "if accelerator.", "if given."
+    )
+    lines, refused = gate(text)
+    assert lines[-1] == "if given.sync_gradients and not step_was_skipped:"
+    assert refused == {}
