@@ -141,7 +141,7 @@ def test_an_average_is_a_copy_of_the_model_up_to_its_first_step_however_many_com
             assert weighting.on_device(*as_tensors(last, now))[1].weights.tolist() == [1.0]
 
 
-@pytest.mark.parametrize("weighting", [POWER, *DECAYS.values()])
+@pytest.mark.parametrize("weighting", [POWER, DecayWeighting()])
 def test_weights_on_the_device_do_not_depend_on_the_default_dtype(weighting):
     expected = weighting.on_device(*as_tensors(1000, 55_555))[1].weights.tolist()
     torch.set_default_dtype(torch.bfloat16)
