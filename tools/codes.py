@@ -48,7 +48,7 @@ CODES = {
     "window-of-updates": "a sum over several updates cannot be freed of what a skipped update added",
     "flag-passed": "the boundary flag is an argument of a function that this file does not show",
     "leaves": "the block ends the iteration or the function, and what follows would run for a skipped update",
-    "late-name": "a name that only this block gives a value is read outside it in every iteration",
+    "late-name": "a name that gets its value here is read elsewhere, where a skip would leave it old or unset",
     "layout": "the code is laid out in a way that an edit cannot follow",
     "internal": "the rewrite failed its own check and was taken back; please report it",
     # left

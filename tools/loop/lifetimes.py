@@ -1,4 +1,4 @@
-"""Names that only one block gives a value and that are read outside it."""
+"""Names that a block or a statement gives a value and that are read outside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from .obstacles import Refusal
 from .scope import Scope
 from .script import Loop, Script
-from .tree import expressions, within
+from .tree import assigned, expressions, within
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
@@ -38,6 +38,48 @@ def left_unbound(script: Script, block: list[ast.stmt], scope: Scope, spared: se
                 f"the first update is skipped it has none. Give `{name}` a value before the loop",
             )
     return None
+
+
+def read_elsewhere(script: Script, node: ast.stmt, scope: Scope, spared: Iterable[ast.stmt]) -> Refusal | None:
+    """Why an assignment cannot be left out of some iterations: what it sets is read outside it and what is spared.
+
+    A sum stays as it was, which is right. Anything else is old then, or has no value yet.
+    """
+    inside = {id(item) for outer in (node, *spared) for item in ast.walk(outer)}
+    for target in _set_by(node):
+        home: ast.AST = script.source.tree
+        if isinstance(target, ast.Name) and target.id not in scope.outer_names:
+            home = script.home(scope, target.id).node
+        for item in ast.walk(home):
+            if isinstance(item, type(target)) and id(item) not in inside and _is_read_as(item, target):
+                return Refusal(
+                    "late-name",
+                    f"line {item.lineno} reads `{ast.unparse(target)}`, which a skipped update would leave as it was, "
+                    "or without a value; put both under `if not ...step_was_skipped:` by hand",
+                )
+    return None
+
+
+def _set_by(node: ast.stmt) -> list[ast.Name | ast.Attribute]:
+    """The names and attributes that an assignment gives a value, or an item."""
+    found: list[ast.Name | ast.Attribute] = []
+    stack: list[ast.expr] = [target for target, _ in assigned(node)]
+    while stack:
+        target = stack.pop()
+        if isinstance(target, (ast.Name, ast.Attribute)):
+            found.append(target)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            stack += target.elts
+        elif isinstance(target, (ast.Subscript, ast.Starred)):
+            stack.append(target.value)
+    return found
+
+
+def _is_read_as(item: ast.Name | ast.Attribute, target: ast.Name | ast.Attribute) -> bool:
+    if not isinstance(item.ctx, ast.Load):
+        return False
+    name = target.id if isinstance(target, ast.Name) else target.attr
+    return name == (item.id if isinstance(item, ast.Name) else item.attr)
 
 
 def _is_written_outside(script: Script, block: list[ast.stmt], loop: Loop, names: set[str]) -> bool:

@@ -8,15 +8,15 @@ from ..loop.tree import within
 from ..work import Work
 
 
-def is_exit(node: ast.If) -> bool:
-    """Whether all that an `if` does is to leave the iteration or the function."""
-    return isinstance(node.body[0], (ast.Continue, ast.Return))
+def is_exit(arm: list[ast.stmt]) -> bool:
+    """Whether all that an arm of an `if` does is to leave the iteration or the function."""
+    return isinstance(arm[0], (ast.Continue, ast.Return))
 
 
-def ends_the_loop(node: ast.If) -> bool:
-    """Whether an `if` that holds is the last statement of its loop to run: it cannot come true there a second time."""
-    ends = isinstance(node.body[-1], (ast.Break, ast.Return, ast.Raise))
-    return ends and not any(isinstance(inner, ast.Continue) for inner in within(node.body))
+def ends_the_loop(arm: list[ast.stmt]) -> bool:
+    """Whether an arm that runs is the last part of its loop to run: its test cannot bring it there a second time."""
+    ends = isinstance(arm[-1], (ast.Break, ast.Return, ast.Raise))
+    return ends and not any(isinstance(inner, ast.Continue) for inner in within(arm))
 
 
 def lets_single_values_past(work: Work, test: ast.expr, counters: list[str]) -> bool:

@@ -18,11 +18,13 @@ After:
         and completed_steps % checkpointing_steps == 0
     ):
 
+Where the test is turned round, as in `if global_step % N != 0: ... else: save()`, the other arm gets a test inside.
+
 A loop that accumulates runs such a test at every micro-batch; gated it runs once an update, also in runs without an
 overflow. Lines that log under the counter at every micro-batch are reported and stay.
 
 Refuses: tests above the step, which run before it is known whether the counter will move, unless they leave the loop
-and so cannot fire twice; tests with another arm.
+and so cannot fire twice; tests whose arms both matter; other arms that give a name the value which is read below.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ from ..loop.paths import State
 from ..loop.tree import within
 from ..source import Edit
 from ..work import Work
+from .arms import obstacle
 from .exits import ends_the_loop, is_exit, lets_single_values_past
-from .logs import find_flag, gate_log
+from .logs import find_flag, gate_log, is_log
 
 _KIND = "trigger outside a block"
 
@@ -49,7 +52,8 @@ def gate_triggers(work: Work) -> None:
     """Gate the tests and the log lines that a counter which stands still would run again."""
     counters = work.counters()
     counters = counters | work.copies(counters)
-    gated = work.closed()
+    closed, logs = work.closed(), []
+    gated = set(closed)
     words = sorted({rf"{re.escape(last(item.key))}\b" for item in counters})
     for node in work.script.statements_with(*map(re.compile, words)):
         if (
@@ -59,28 +63,34 @@ def gate_triggers(work: Work) -> None:
         ):
             continue
         if isinstance(node, ast.If):
-            if not work.flow.tests[node].is_flagged and _is_trigger(work, node, counters):
-                _trigger(work, node, gated)
-        elif isinstance(node, ast.Expr) and work.traits.logs_or_saves(node):
-            gate_log(work, node, counters)
+            if not work.flow.tests[node].is_flagged and (arm := _firing_arm(work, node, counters)):
+                _trigger(work, node, arm, gated)
+        elif is_log(work, node):
+            logs.append(node)
+    for node in logs:
+        gate_log(work, node, counters, work.gated() | gated - closed)
 
 
-def _is_trigger(work: Work, node: ast.If, counters: Iterable[Identity]) -> bool:
+def _firing_arm(work: Work, node: ast.If, counters: Iterable[Identity]) -> list[ast.stmt]:
+    """The arm of an `if` that runs at single values of a counter; empty where none does."""
     read = work.names_of(work.script.places[node].scope, counters, node.test)
     if any(work.traits.steps(inner) or work.traits.must_run(inner) for inner in within([*node.body, *node.orelse])):
-        return (
-            False  # lets the step through, or clears the gradients: that is due whether the update is applied or not
-        )
-    if is_exit(node):  # one at single values leaves where the counter has brought it before
-        return lets_single_values_past(work, node.test, read)
-    return work.traits.trigger(node.test, read)
+        return []  # lets the step through, or clears the gradients: that is due whether the update is applied or not
+    lets_past = lets_single_values_past(work, node.test, read)
+    if is_exit(node.body):  # one at single values leaves where the counter has brought it before
+        return node.body if lets_past else []
+    if node.orelse and lets_past:
+        return [] if is_exit(node.orelse) else node.orelse
+    return node.body if work.traits.trigger(node.test, read) else []
 
 
-def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
-    state = work.in_iteration(node)
+def _trigger(work: Work, node: ast.If, arm: list[ast.stmt], gated: set[int]) -> None:
+    is_other = arm is node.orelse
+    first = arm[0] if is_other else node
+    state = work.in_iteration(first)
     if state is None:
         before = work.flow.before[node]
-        loop = None if ends_the_loop(node) else work.script.loop(node)
+        loop = None if ends_the_loop(arm) else work.script.loop(node)
         if not before.is_after_step and before.sync is not False and loop is not None and work.traits.steps(loop):
             work.refuse(
                 node,
@@ -92,22 +102,17 @@ def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
                 ),
             )
         return
-    if node.orelse:
-        work.refuse(
-            node,
-            _KIND,
-            Refusal(
-                "else-arm",
-                "the test has another arm, which would run for skipped updates; put `not "
-                "...step_was_skipped` round both by hand",
-            ),
-        )
+    if all(work.in_iteration(inner) is None for inner in within(arm) if not isinstance(inner, ast.If)):
+        return  # asks inside already whether the update was applied
+    refusal = obstacle(work, node, arm)
+    if refusal is not None:
+        work.refuse(node, _KIND, refusal)
         return
-    flag = find_flag(work, node, state, _KIND, work.flow.tests[node])
-    if flag is not None and work.edit(node, _KIND, lambda: _edits(work, node, state, flag)):
+    flag = find_flag(work, first, state, _KIND, None if is_other else work.flow.tests[node])
+    if flag is not None and work.edit(node, _KIND, lambda: _edits(work, node, arm, state, flag)):
         work.keep(flag)
-        rest = work.script.places[node].following if is_exit(node) else []
-        gated.update(id(inner) for inner in within([*node.body, *rest]))
+        rest = [*node.orelse, *work.script.places[node].following] if is_exit(arm) else []
+        gated.update(id(inner) for inner in within([*arm, *rest]))
         more = (
             "; where the loop accumulates it also no longer fires at every micro-batch" if state.sync is None else ""
         )
@@ -116,8 +121,10 @@ def _trigger(work: Work, node: ast.If, gated: set[int]) -> None:
         )
 
 
-def _edits(work: Work, node: ast.If, state: State, flag: Flag) -> list[Edit]:
-    if is_exit(node):
-        test, jump = " or ".join(work.opposite(state, flag)), work.layout.text(node.body[0])
+def _edits(work: Work, node: ast.If, arm: list[ast.stmt], state: State, flag: Flag) -> list[Edit]:
+    if is_exit(arm):
+        test, jump = " or ".join(work.opposite(state, flag)), work.layout.text(arm[0])
         return work.layout.insert_before(node, [f"if {test}:", work.layout.unit(node) + jump])
+    if arm is node.orelse:
+        return work.layout.wrap(arm[0], arm[-1], " and ".join(work.conditions(state, flag)))
     return work.layout.prepend_clauses(node, work.conditions(state, flag))

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 
 from ..loop.clauses import Test
 from ..loop.flag import Flag
+from ..loop.lifetimes import read_elsewhere
+from ..loop.names import called, last
 from ..loop.objects import Identity
 from ..loop.obstacles import Refusal
 from ..loop.paths import State
-from ..loop.tree import calls_of
+from ..loop.tree import calls_of, within
 from ..work import Work
 
+_SAVES = re.compile(r"(^|_)(save|dump)(_|$)|^save[A-Z]|^write_(checkpoint|ckpt)")
+_ASKS = re.compile(r"(^|_)(should|is|can|must|needs?|has|get|path|name|dir|folder|steps|interval|every)(_|$)")
 
-def _asks(work: Work, node: ast.Expr) -> bool:
+
+def is_log(work: Work, node: ast.stmt) -> bool:
+    """Whether a statement logs or saves. One that keeps what it calls for must save: `torch.log` is an answer."""
+    if isinstance(node, ast.Expr):
+        return work.traits.logs_or_saves(node)
+    words = [last(called(call)) for call in calls_of(node)] if _keeps(node) else []
+    return any(_SAVES.search(word) and not _ASKS.search(word) for word in words)
+
+
+def _keeps(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign))
+
+
+def _asks(work: Work, node: ast.stmt) -> bool:
     """Whether a flag in the statement decides if it logs: that is an expression to be followed."""
-    is_choice = isinstance(node.value, (ast.IfExp, ast.BoolOp))
+    is_choice = isinstance(getattr(node, "value", None), (ast.IfExp, ast.BoolOp))
     return is_choice and any(word.search(work.layout.text(node)) for word in work.clauses.words)
 
 
-def gate_log(work: Work, node: ast.Expr, counters: Iterable[Identity]) -> None:
+def gate_log(work: Work, node: ast.stmt, counters: Iterable[Identity], gated: set[int]) -> None:
+    """Gate or report one such line. `gated` are ids of the statements that by now run for applied updates only."""
     scope = work.script.places[node].scope
     state = work.in_iteration(node)
     named = work.names_of(scope, counters, node)
@@ -35,6 +54,13 @@ def gate_log(work: Work, node: ast.Expr, counters: Iterable[Identity]) -> None:
             "held-log",
             f"runs at every batch under `{named[0]}`, and so again while the counter stands still",
         )
+        return
+    loop = work.script.loop(node)
+    behind = within(loop.body if loop is not None else [])
+    spared = [item for item in behind if item.lineno > node.lineno and id(item) in gated]
+    refusal = read_elsewhere(work.script, node, scope, spared)
+    if refusal is not None:
+        work.refuse(node, kind, refusal)
         return
     flag = find_flag(work, node, state, kind)
     if flag is None:

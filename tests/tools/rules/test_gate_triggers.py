@@ -1,5 +1,8 @@
 """Tests on single values of a counter that stands still."""
 
+import textwrap
+from types import SimpleNamespace
+
 import pytest
 
 from tools.rewrite import rewrite
@@ -166,3 +169,31 @@ def test_what_leaves_the_loop_above_the_step_cannot_fire_twice(head, is_trigger)
     codes = [site.code for site in result.sites if site.outcome is Outcome.REFUSED]
     assert codes == (["trigger-before-step"] if is_trigger else [])
     assert b"not accelerator.optimizer_step_was_skipped" in result.after
+
+
+@pytest.mark.parametrize("test", ["global_step != 9", "global_step not in (3, 9)", "global_step % 9 != 0"])
+def test_the_other_arm_of_a_test_on_other_values_runs_after_an_applied_update_only(loop, test):
+    head = f"if {test}:\n    wait()\nelse:\n    "
+    assert loop.becomes(f"{COUNT}{head}save()", f"{COUNTED}{head}if {GATE}:\n        save()")
+
+
+def test_a_save_whose_answer_is_kept_is_gated_where_nothing_reads_an_old_one(make_loop):
+    loop, save = make_loop(accumulation=""), "path = accelerator.save_state(global_step)\n"
+    assert loop.becomes(COUNT + save, f"{COUNTED}if {GATE}:\n    {save}")
+    assert "late-name" in loop.codes(f"{COUNT}{save}print(path)")
+    assert "held-log" in make_loop().codes(COUNT + save)
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_what_fires_in_the_other_arm_fires_once_a_value(make_loop, skip):
+    """The rewritten lines themselves, run: each checkpoint once, with an update skipped at the value that fires."""
+    loop = make_loop(step="optimizer.step()\n")
+    body = f"{COUNT}if global_step % 2 != 0:\n    others.append(global_step)\nelse:\n    save(global_step)\n"
+    lines = textwrap.dedent(loop.rewrite(body).after.decode().rpartition("optimizer.step()\n")[2])
+    saves, others, accelerator = [], [], SimpleNamespace(sync_gradients=True)
+    names = {"global_step": 0, "save": saves.append, "others": others, "accelerator": accelerator}
+    for batch in range(5):
+        accelerator.optimizer_step_was_skipped = skip and batch == 2
+        exec(compile(lines, "loop", "exec"), names)
+    assert saves == [2, 4]
+    assert others == ([1, 3] if skip else [1, 3, 5])
