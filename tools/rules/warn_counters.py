@@ -68,9 +68,9 @@ def _early_counters(work: Work) -> None:
     for statements in work.flow.stepping.values():
         # not by a loop's header: a generator may make the attempts there
         stepping = {loop: None for node in statements for loop in work.script.ancestors(node)}
-        for node in within(list(stepping)):
-            state, loop = work.flow.before.get(node), work.script.loop(node)
-            if state is None or state.is_after_step or loop is None or loop not in stepping:
+        for node in within([node for node in stepping if work.script.places[node].parent not in stepping]):
+            state = work.flow.before.get(node)
+            if state is None or state.is_after_step or (loop := work.script.loop(node)) not in stepping:
                 continue
             name = work.traits.counter(node)
             if work.traits.shows_progress(node):
