@@ -45,7 +45,8 @@ class Pace:
         squares = _squares(sums, np.concatenate([t, t_out]), np.concatenate([gamma, gamma_out]), panels)
         middle = (panels[1:] + panels[:-1]) / 2
         part = np.minimum(np.searchsorted(self.edges, middle) - 1, len(self.rates) - 1)
-        return np.asarray(self.rates[part] @ squares, dtype=np.float64)
+        result: Array = self.rates[part] @ squares
+        return result
 
 
 def pace_of(observed: Array, sums: Array, t: Array, gamma: Array, noise: Array) -> Pace:
@@ -93,7 +94,5 @@ def _squares(sums: Array, t: Array, gamma: Array, edges: Array) -> Array:
 
 def _weight_after(steps: Array, t: Array, gamma: Array) -> Array:
     """The part of each profile's weight that lies after each step. Shapes: result (I, steps)."""
-    log = np.log(np.minimum(steps / t[:, None], 1.0))
-    with np.errstate(invalid="ignore"):  # of a plain checkpoint at its own step
-        after = -np.expm1((gamma[:, None] + 1) * log)
-    return np.where(log < 0, after, 0.0)
+    reach: Array = np.minimum(steps / t[:, None], 1.0) ** (gamma[:, None] + 1)
+    return 1 - reach

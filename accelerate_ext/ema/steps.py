@@ -21,11 +21,8 @@ StepTable = Mapping[str, float] | str | Path
 
 def step_from_name(path: Path) -> int | None:
     """The step that a file or folder name states: after a word such as ``step``, else the last number."""
-    name = path.name
-    for suffix in WEIGHTS:
-        name = name.removesuffix(suffix)
-    named = NAMED_STEP.findall(name)
-    numbers = named or re.findall(r"\d+", name)
+    named = NAMED_STEP.findall(path.name)
+    numbers = named or re.findall(r"\d+", path.name)
     return int(numbers[-1]) if numbers else None
 
 

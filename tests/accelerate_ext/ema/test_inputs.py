@@ -460,6 +460,34 @@ def test_a_mapping_of_steps_is_held_to_the_same(known_run, tmp_path, step):
         find_sources(tmp_path, InputOptions(steps={"model-100.safetensors": step}))
 
 
+def test_a_table_says_everything_that_is_wrong_with_it(known_run, tmp_path):
+    save_file(known_run.model(100), tmp_path / "a-100.safetensors")
+    (tmp_path / "t.csv").write_text("a,1\na,2\nb,-5\n")
+    with pytest.raises(SnapshotError) as refused:
+        find_sources(tmp_path, InputOptions(steps=tmp_path / "t.csv"))
+    assert str(refused.value) == (
+        f"{tmp_path / 't.csv'} must say the applied step of each checkpoint: it lists 'a' twice; "
+        "the step of 'b' must be a finite number above 0, got -5.0"
+    )
+
+
+def test_a_long_table_is_told_by_its_first_ten_names(known_run, tmp_path):
+    save_file(known_run.model(100), tmp_path / "other.safetensors")
+    with pytest.raises(SnapshotError, match=r"it lists: a0, a1, a2, a3, a4, a5, a6, a7, a8, a9$"):
+        find_sources(tmp_path, InputOptions(steps={f"a{index}": index + 1 for index in range(12)}))
+
+
+@pytest.mark.parametrize("by", ["what is listed", "the weights in it"])
+def test_a_table_may_name_checkpoints_by_their_paths(known_run, tmp_path, by):
+    folders = [tmp_path / run / "checkpoint" for run in "ab"]
+    for t, folder in zip((800, 1600), folders, strict=True):
+        folder.mkdir(parents=True)
+        save_file(known_run.model(t), folder / "model.safetensors")
+    paths = folders if by == "what is listed" else [folder / "model.safetensors" for folder in folders]
+    found = find_sources(folders, InputOptions(steps={str(paths[0]): 800, str(paths[1]): 1600}))
+    assert [source.t for source in found] == [800, 1600]
+
+
 def test_a_table_may_begin_with_the_mark_of_a_spreadsheet(known_run, tmp_path):
     save_file(known_run.model(100), tmp_path / "model-100.safetensors")
     table = tmp_path / "steps.csv"

@@ -47,6 +47,27 @@ def test_an_even_pace_gives_the_closed_form(widths, end):
     assert paced.predicted_error == pytest.approx(steady.predicted_error, rel=1e-6)
 
 
+@pytest.mark.parametrize("widths", [(0.10,), (0,)])
+def test_more_sets_than_are_integrated_at_once_give_the_closed_form(widths):
+    t, gamma = evenly(65, widths)
+    wanted = np.full(2, float(T)), gammas([0.075, 0.25])
+    steady = fits.fit(t, gamma, *wanted)
+    paced = fits.fit(t, gamma, *wanted, pace=Pace(np.array([0.0, T]), np.ones(1)))
+    assert paced.predicted_error == pytest.approx(steady.predicted_error, rel=1e-6)
+
+
+@pytest.mark.parametrize("edges", [[0.0, 300.0, T], [0.0, 300.0, 600.0]])
+def test_each_part_of_the_run_counts_at_its_pace_and_the_last_one_goes_on(edges):
+    t, gamma = evenly(8)
+    wanted = np.full(3, float(T)), gammas([0.075, 0.15, 0.25])
+    got = fits.fit(t, gamma, *wanted, pace=Pace(np.array(edges), np.array([1.0, 9.0])))
+    with_wanted = np.concatenate([got.weights, -np.eye(3)])
+    every = np.concatenate([t, wanted[0]]), np.concatenate([gamma, wanted[1]])
+    true = np.sqrt(squares_by_steps(with_wanted, *every, np.where(np.arange(T) < 300, 1.0, 9.0)))
+    expected = got.predicted_error * [fits.distance_from_model(T, g) for g in wanted[1]]
+    assert expected == pytest.approx(true, rel=0.05)
+
+
 def test_the_pace_scales_the_expected_error():
     t, gamma = evenly(8)
     wanted = np.array([float(T)]), gammas([0.15])
@@ -103,6 +124,34 @@ def test_the_error_of_a_run_with_a_changing_pace_is_predicted(power):
     assert expected == pytest.approx(true, rel=0.25)
 
 
+@pytest.mark.parametrize("every", [1, 2, 64])
+def test_an_even_pace_is_found_from_the_first_step_on(every):
+    t, gamma = np.repeat(np.arange(1, 5) * every, 2), np.tile(gammas([0.05, 0.10]), 4)
+    sums = fits.leave_one_out(t, gamma)
+    walk = profile.walk_inner_product(t[:, None], gamma[:, None], t[None], gamma[None])
+    pace = pace_of((sums * (walk @ sums)).sum(axis=0), sums, t, gamma, np.zeros(len(t)))
+    assert pace.edges[0] == 0
+    assert (np.diff(pace.edges) > 0).all()
+    assert pace.rates == pytest.approx(np.ones(len(pace.rates)), rel=1e-6)
+
+
+def test_a_sum_written_larger_shows_the_same_pace():
+    t, gamma = evenly(16)
+    noise = np.full(len(t), 1e-2)
+    sums = fits.leave_one_out(t, gamma, noise)
+    observed = squares_by_steps(sums, t, gamma, np.arange(1, T + 1) / T) + noise @ sums**2
+    times = np.tile([0.01, 1.0, 10.0, 100.0], len(t) // 4)
+    pace, same = (pace_of(observed * by**2, sums * by, t, gamma, noise) for by in (1.0, times))
+    assert same.rates == pytest.approx(pace.rates, rel=1e-9)
+
+
+def test_what_no_set_shows_moves_by_one_unit_a_step():
+    t, gamma = evenly(2, (0,))
+    sums = np.array([[1.0, -1.0], [-1.0, 1.0]])  # nothing of it lies before the first checkpoint
+    pace = pace_of(np.full(2, 9 * T / 2), sums, t, gamma, np.zeros(2))
+    assert pace.rates == pytest.approx([1, 1, 1, 9])
+
+
 def test_rounding_is_not_taken_for_motion():
     t, gamma = evenly(16)
     noise = np.full(len(t), 1e-2)
@@ -112,6 +161,7 @@ def test_rounding_is_not_taken_for_motion():
     assert pace.rates == pytest.approx(np.ones(len(pace.rates)), rel=0.1)
 
 
+@pytest.mark.filterwarnings("error")
 def test_weights_that_stand_still_have_no_pace():
     t, gamma = evenly(4)
     sums = fits.leave_one_out(t, gamma)
