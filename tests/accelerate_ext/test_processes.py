@@ -92,7 +92,9 @@ def test_ranks_that_disagree_are_named_before_anything_is_written(ranks):
     for rank in ranks:
         seen = rank["disagreement"]
         for message in seen["messages"]:
-            assert "applied_step: rank 0 has 3, rank 1 has 2" in message
+            told = "rank 0 has 3, rank 1 has 2"
+            assert f"disagree about applied_step: {told}; applied_step of optimizer 0: {told}. " in message
+        assert "disagree about attempted_step: rank 0 has 3, rank 1 has 4. " in seen["attempts"]
         assert not seen["saved"]
 
 

@@ -142,18 +142,28 @@ def nonfinite_shard_only():
 
 
 def disagreement():
-    """A guard written by hand that only one rank obeys."""
+    """A guard written by hand that only one rank obeys; then a rank that makes an attempt of its own."""
     accelerator = make_accelerator(scaled=False)
     model, optimizer, scheduler = prepare(accelerator)
     train(accelerator, model, optimizer, scheduler, updates=3, bad=(1,), guard=True)
-    messages = []
-    for ask in (accelerator.check_ranks, lambda: accelerator.save_state(str(OUT / "parted"))):
-        try:
-            ask()
-            messages.append("no error")
-        except RankDisagreementError as error:
-            messages.append(str(error))
-    return {"messages": messages, "saved": (OUT / "parted").exists()}
+    asks = (accelerator.check_ranks, lambda: accelerator.save_state(str(OUT / "parted")))
+    messages = [refusal(ask) for ask in asks]
+    if RANK == 1:
+        with accelerator.attempt(model):
+            accelerator.backward(torch.ones(1, requires_grad=True).sum())  # of nothing that the other rank waits for
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+            optimizer.step()
+    attempts = refusal(accelerator.check_ranks)
+    return {"messages": messages, "attempts": attempts, "saved": (OUT / "parted").exists()}
+
+
+def refusal(ask):
+    try:
+        ask()
+    except RankDisagreementError as error:
+        return str(error)
+    return "no error"
 
 
 def raw_backward():
