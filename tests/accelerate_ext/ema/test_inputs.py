@@ -434,9 +434,9 @@ def test_parts_of_a_tensor_are_read_across_shards(known_run):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("t.csv", "", "lists no step"),
-        ("t.csv", "name,step\n", "lists no step"),
-        ("t.json", "{}", "lists no step"),
+        ("t.csv", "", ": it lists no step$"),
+        ("t.csv", "name,step\n", ": it lists no step$"),
+        ("t.json", "{}", ": it lists no step$"),
         ("t.json", '{"model-100.safetensors": NaN}', "'model-100.safetensors' must be .* above 0, got nan"),
         ("t.csv", "model-100.safetensors,-5\n", "'model-100.safetensors' must be .* above 0, got -5"),
         ("t.csv", "model-100.safetensors,1\nmodel-100.safetensors,2\n", "'model-100.safetensors' twice"),

@@ -47,6 +47,15 @@ def test_an_even_pace_gives_the_closed_form(widths, end):
     assert paced.predicted_error == pytest.approx(steady.predicted_error, rel=1e-6)
 
 
+def test_weights_that_do_not_add_up_to_1_miss_a_part_of_the_whole_walk():
+    t, gamma = evenly(4, (0.05,))
+    wanted = np.full(2, float(T)), gammas([0.075, 0.25])
+    steady = fits.fit(t, gamma, *wanted, kind="profile")
+    paced = fits.fit(t, gamma, *wanted, kind="profile", pace=Pace(np.array([0.0, T]), np.ones(1)))
+    assert (abs(steady.total - 1) > 0.01).all()
+    assert paced.predicted_error == pytest.approx(steady.predicted_error, rel=1e-6)
+
+
 @pytest.mark.parametrize("widths", [(0.10,), (0,)])
 def test_more_sets_than_are_integrated_at_once_give_the_closed_form(widths):
     t, gamma = evenly(65, widths)
