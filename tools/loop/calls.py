@@ -32,7 +32,7 @@ class Reached:
         """What a key of the function is called outside; None for what does not outlive the call, or has no name."""
         first = root(name)
         there: str | None = name
-        if first == self.function.own or first in self.function.parameters:
+        if first in self.function.parameters:
             held = self._held(first)
             is_own = first == self.function.own or first != name  # a parameter by itself is a name of the function
             there = held + name[len(first) :] if held is not None and is_own else None

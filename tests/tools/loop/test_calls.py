@@ -69,10 +69,19 @@ class Run:
     def own(self):
         self.mine += 1
 
+    @classmethod
+    def shared(cls):
+        cls.kept += 1
+
+    @classmethod
+    def also(cls):
+        cls.kept += 1
+
     def fit(self, one):
         local = Meter()
         pair, second = Meter(), 1
         first, rest = Meter()
+        twin = Run(1)
 
         def nested():
             self.deep += 1
@@ -158,6 +167,16 @@ def test_what_has_no_name_in_the_function_is_not_found_there():
     assert [found.inside(name) for name in ("local", "self.deep", "self.meter", "self.metered.ticks")] == [None] * 4
 
 
+def test_what_an_object_of_the_same_class_holds_is_not_what_this_one_holds():
+    found = reached(*file_with("twin.own()"))
+    assert found is not None
+    assert (found.inside("twin.mine"), found.inside("self.mine"), found.outside("self.mine")) == (
+        "self.mine",
+        None,
+        "twin.mine",
+    )
+
+
 def test_calls_are_followed_and_the_names_with_them():
     script, node = file_with("print(self.meter.add(one))")
     found = list(all_reached(script, node))
@@ -165,6 +184,13 @@ def test_calls_are_followed_and_the_names_with_them():
     assert found[1].outside("this.ticks") == "self.meter.ticks"
     assert found[1].inside("self.meter.ticks") == "this.ticks"
     assert found[1].inside("one.ticks") is None
+    assert found[1].inside("local.ticks") is None
+
+
+def test_what_a_function_keeps_for_itself_has_no_name_outside_however_it_is_reached():
+    text = "def outer():\n    inner()\n\ndef inner():\n    own = 0\n    own += 1\n\nouter()\n"
+    script = Script(Source(text))
+    assert [item.outside("own") for item in all_reached(script, script.module.node.body[-1])] == ["own", None]
 
 
 def test_functions_that_call_each_other_come_to_an_end():
@@ -181,12 +207,19 @@ def test_functions_that_call_each_other_come_to_an_end():
         ("own", "fit", "total", True),
         ("own", "fit", "local", False),
         ("own", "fit", "self", False),
+        ("shared", "also", "cls.kept", True),
     ],
 )
 def test_functions_mean_the_same_by_what_neither_keeps_for_itself(one, other, name, same):
     script, _ = file_with("pass")
     functions = script.module.classes["Run"].functions
     assert means_same(script, functions[one], functions[other], name) is same
+
+
+def test_functions_of_no_class_share_nothing_by_the_name_self():
+    script = Script(Source("def one(self):\n    self.x += 1\n\ndef two(self):\n    self.x += 1\n"))
+    one, two = script.module.functions.values()
+    assert not means_same(script, script.read(one), script.read(two), "self.x")
 
 
 def test_the_functions_that_lead_to_a_statement_are_found_through_objects():
