@@ -318,3 +318,10 @@ def test_averages_that_hardly_forget_have_no_profile_to_compare():
     assert np.isnan(described([0.5, 0.5], [2.0, 4.0], [6.94, -0.5]).profile_residual).all()
     assert described([0.5, 0.5], [2.0, 4.0], [6.94, -0.49]).profile_residual[0] > 0
     assert described([0.0, 1.0], [2.0, 4.0], [-0.5, 6.94]).profile_residual.tolist() == [0]  # it is not used
+
+
+@pytest.mark.parametrize("width", [0.0501, 0.05001])
+def test_a_second_width_that_hardly_differs_makes_no_fit_worse(width):
+    wanted = np.ones(3), [gamma_of(wide) for wide in (0.075, 0.15, 0.25)]
+    alone = predicted_error(*evenly(96, (0.05,)), *wanted)
+    assert (predicted_error(*evenly(96, (0.05, width)), *wanted) <= alone).all()
