@@ -48,8 +48,7 @@ def _in_other_functions(script: Script, node: ast.stmt) -> set[str]:
     for other in script.scopes:
         if other is scope or not other.is_function:
             continue
-        growing = [item for item in within(other.node.body) if isinstance(item, (ast.AugAssign, ast.Expr))]
-        for inner in growing:
+        for inner in within(other.node.body):
             for name in gathers(inner):
                 script.read(other)
                 if script.home(other, name) is script.home(scope, name) is not other:
@@ -71,6 +70,6 @@ def _in_calls(script: Script, nodes: list[ast.stmt]) -> set[str]:
 
 def _runs_always(script: Script, node: ast.stmt, outer: list[ast.stmt]) -> bool:
     """Whether a statement runs in every iteration: nothing but `with` stands round it."""
-    while node not in outer and isinstance(parent := script.places[node].parent, (ast.With, ast.AsyncWith)):
+    while isinstance(parent := script.places[node].parent, (ast.With, ast.AsyncWith)):
         node = parent
     return node in outer
