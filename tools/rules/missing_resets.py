@@ -85,7 +85,7 @@ def _any(work: Work, nodes: list[ast.stmt], name: str, holds: Callable[[ast.stmt
 
 def _sets(node: ast.stmt, name: str) -> bool:
     """Whether a statement clears a name, or gives it or what holds it a value that does not go on from its own."""
-    wanted = {name, names.root(name)} - {"self", "cls"}
+    wanted = {name, names.root(name)}
     fresh = any(key(target) in wanted and not reads(value, name) for target, value in assigned(node))
     return fresh or bool(cleared(node, {name}))
 

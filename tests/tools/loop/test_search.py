@@ -31,6 +31,8 @@ TEXT = "step()\ncolor = steps\n\ncolour.step (1)\nSTEP = asteps\n"
         r"=",
         r"[sS]tep",
         r"missing\s",
+        r"asteps\b|color\b",
+        r"STEP\b",
     ],
 )
 @pytest.mark.parametrize("flags", [0, re.IGNORECASE])
@@ -51,6 +53,15 @@ def test_a_span_has_a_line_that_lies_in_it(first, last, found):
 def test_lines_that_call_a_name_have_a_bracket_or_space_behind_it():
     assert Search(Source(TEXT)).lines_calling("step") == [1, 4]
     assert Search(Source("stepstep()\nstep\\\n()\n(step\n())\nstep.x\nstep")).lines_calling("step") == [1, 2, 4]
+
+
+@pytest.mark.parametrize("space", ["", " ", "\t", "\f", " \t", "\\\n", "\\\r\n", "\\\r"])
+def test_a_call_is_seen_whatever_space_python_allows_before_its_bracket(space):
+    text = f"def finish():\n    pass\n\n\nfinish{space}()\n"
+    script = Script(Source(text))
+    assert reached(script, script.module.node.body[-1]) is not None
+    bracketed = Script(Source(text.replace(f"\nfinish{space}()", "\n(finish\r())")))
+    assert reached(bracketed, bracketed.module.node.body[-1]) is not None
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])

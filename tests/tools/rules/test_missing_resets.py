@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tools.rewrite import rewrite
@@ -45,6 +47,43 @@ def test_the_message_names_what_stays_and_where_to_clear_it(loop):
     assert site.line == data[: data.index(BLOCK.encode()[:40])].count(b"\n") + 1
 
 
+def test_the_message_names_all_that_stays(loop):
+    body = BLOCK.replace("    accelerator", "    losses.clear()\n    accelerator") + "    window = 0.0"
+    (site,) = [site for site in loop.rewrite("losses.append(loss)\n" + body).sites if site.code == "reset-missing"]
+    assert re.search(r"clears `\w+`, `\w+` for applied updates only", site.message)
+    assert {"`window`", "`losses`"} <= set(re.findall(r"`\w+`", site.message))
+
+
+@pytest.mark.parametrize(
+    "test",
+    ["accelerator.optimizer_step_was_skipped or i % 9 == 0", "i % 9 == 0 or accelerator.optimizer_step_was_skipped"],
+)
+def test_what_may_run_for_applied_updates_too_adds_to_a_window(loop, test):
+    body = f"if {test}:\n    total += 1\nif {GATE}:\n    global_step += 1\n    total = 0"
+    assert "reset-missing" in refused(loop, body)
+
+
+def test_several_arms_for_skipped_updates_are_all_known_as_such(loop):
+    body = (
+        "if accelerator.optimizer_step_was_skipped:\n    skips += 1\n"
+        f"if accelerator.optimizer_step_was_skipped:\n    print(batch)\nif {GATE}:\n    skips = 0\n    global_step += 1"
+    )
+    assert "reset-missing" not in refused(loop, body)
+
+
+@pytest.mark.parametrize(
+    "growth",
+    [
+        "total = total + loss",
+        "if i % 9:\n    total += loss",
+        "if i % 9:\n    print(loss)\nelse:\n    total += loss",
+    ],
+)
+def test_a_sum_that_grows_by_other_means_is_reported_too(loop, growth):
+    body = f"{growth}\nif {GATE}:\n    global_step += 1\n    total = 0.0"
+    assert "reset-missing" in refused(loop, body)
+
+
 CLEARED = {
     "in an arm of the test": "    window = 0.0\nelif accelerator.sync_gradients:\n    window = 0.0",
     "in the other arm": "    window = 0.0\nelse:\n    window = 0.0",
@@ -66,6 +105,8 @@ def test_a_window_that_a_skipped_update_clears_as_well_is_right(loop, name):
         # what only a skipped update adds to
         f"if accelerator.optimizer_step_was_skipped:\n    skips += 1\nif {GATE}:\n    skips = 0\n    global_step += 1",
         f"if {GATE}:\n    skips = 0\n    global_step += 1\nelif accelerator.sync_gradients:\n    skips += 1",
+        f"if accelerator.optimizer_step_was_skipped and step % 9 == 0:\n    skips += 1\nif {GATE}:\n    skips = 0\n"
+        "    global_step += 1",
         # what only an applied update adds to
         f"if {GATE}:\n    total += loss\n    global_step += 1\nif {GATE} and global_step % 9 == 0:\n    total = 0.0",
         # what the block itself fills
@@ -99,6 +140,11 @@ def test_gradients_that_only_an_applied_update_clears_are_reported(make_loop):
     body = f"if {GATE}:\n    global_step += 1\n    optimizer.zero_grad()"
     (code,) = refused(make_loop(step=BARE), body)
     assert code == "reset-missing"
+    (site,) = [site for site in make_loop(step=BARE).rewrite(body).sites if site.code == code]
+    assert site.message.endswith(
+        "those of a skipped update stay, infinite as they are, and every later update is skipped too. "
+        "Clear them behind each step"
+    )
     assert refused(make_loop(step=BARE), body + "\nelif accelerator.sync_gradients:\n    optimizer.zero_grad()") == []
     assert refused(make_loop(step="optimizer.zero_grad()\n" + BARE), body) == []
 
