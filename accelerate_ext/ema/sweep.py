@@ -25,6 +25,7 @@ from .metric import Measure, Metric
 from .profile import check_sigma_rel
 from .reconstruct import Inputs, reconstruct
 from .result import REFUSE_ABOVE, Reconstruction, ReconstructionWarning
+from .training import training_of
 
 FORMAT = "accelerate_ext.ema.sweep/1"
 GRID = (0.02, 0.03, 0.04, 0.05, 0.06, 0.075, 0.09, 0.11, 0.13, 0.16, 0.20, 0.25)
@@ -258,7 +259,8 @@ def _settings(
     paths = [inputs] if isinstance(inputs, str | Path) else inputs
     named = {"inputs": [str(Path(path)) for path in paths], "step": expected.step, "fit": expected.fit}
     given = {name: value for name, value in asdict(options or InputOptions()).items() if value is not None}
-    text = json.dumps(named | {"dtype": dtype, "metric": measure.name} | given, default=str)
+    named |= {"dtype": dtype, "metric": measure.name, "training": training_of(expected.sources)}
+    text = json.dumps(named | given, default=str)
     return dict(json.loads(text))
 
 
@@ -267,6 +269,10 @@ def _started(results: Path, new: Sweep) -> Sweep:
     if not results.exists():
         return new
     found = Sweep.load(results)
+    if "training" not in found.settings:
+        raise SnapshotError(
+            f"{results} does not say which training it measured: an earlier version wrote it; name another file"
+        )
     before, now = ({**each.settings, "direction": each.direction} for each in (found, new))
     differing = [
         f"{name}: {before.get(name)!r}, now {now.get(name)!r}"

@@ -7,6 +7,7 @@ import functools
 import io
 import json
 import math
+import os
 import sys
 import warnings
 
@@ -75,6 +76,50 @@ def test_results_of_another_sweep_are_not_mixed_in(known_run, tmp_path, distance
     with pytest.raises(SnapshotError, match=f"another sweep .*{next(iter(change))}"):
         sweep(known_run.folder, distance_to, tmp_path / "sweep.json", (0.10,), **change)
     assert (tmp_path / "sweep.json").read_text() == before
+
+
+def test_results_of_another_training_in_the_same_folder_are_not_mixed_in(known_run, tmp_path, distance_to):
+    sweep(known_run.folder, distance_to, tmp_path / "sweep.json", (0.10,))
+    for t in range(100, 1700, 100):
+        for width in (0.05, 0.10):
+            known_run.save(t, width, run="run-2")
+    with pytest.raises(SnapshotError, match=r"another sweep \(training: 'run run-1', now 'run run-2'\); name another"):
+        sweep(known_run.folder, distance_to, tmp_path / "sweep.json", (0.10,))
+    assert len(distance_to.calls) == 1
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_checkpoints_that_were_written_anew_make_another_sweep(known_run, tmp_path, sharded):
+    def save():
+        for step in (100, 200):
+            folder = tmp_path / "runs" / f"checkpoint-{step}"
+            folder.mkdir(parents=True, exist_ok=True)
+            part = "model-00001-of-00001.safetensors" if sharded else "model.safetensors"
+            save_file(known_run.model(step), folder / part)
+            os.utime(folder / part, ns=(times.pop(), 10**18 + len(times)))
+            if sharded:
+                index = folder / "model.safetensors.index.json"
+                index.write_text(json.dumps({"weight_map": dict.fromkeys(known_run.model(step), part)}))
+                os.utime(index, ns=(0, 0))
+
+    times = [1, 2, 3, 4]
+    arguments = (tmp_path / "runs", lambda path: 1.0, tmp_path / "s.json", (0.2,))
+    save()
+    first = sweep(*arguments, force=True)
+    assert sweep(*arguments, force=True) == first
+    save()
+    with pytest.raises(SnapshotError, match=r"another sweep \(training: "):
+        sweep(*arguments, force=True)
+
+
+def test_results_that_do_not_say_their_training_are_refused_with_the_reason(known_run, tmp_path, distance_to):
+    results = tmp_path / "sweep.json"
+    sweep(known_run.folder, distance_to, results, (0.10,))
+    stored = json.loads(results.read_text())
+    del stored["settings"]["training"]
+    results.write_text(json.dumps(stored))
+    with pytest.raises(SnapshotError, match="does not say which training .* an earlier version wrote it"):
+        sweep(known_run.folder, distance_to, results, (0.10,))
 
 
 def test_a_command_is_given_the_file_and_prints_the_number(known_run, tmp_path):
