@@ -131,7 +131,6 @@ class _Expected:
             end,
             self.widths,
             noise=motion.noise[at],
-            offset=motion.offset,
             pace=motion.pace,
         )
         return float(made.predicted_error.max())

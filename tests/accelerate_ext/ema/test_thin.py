@@ -45,6 +45,14 @@ def test_the_stated_error_is_kept(tmp_path):
     assert again.error_before == pytest.approx(made.error_after)
 
 
+def test_an_error_that_equals_the_bound_keeps_it(tmp_path):
+    run(tmp_path)
+    half = thin(tmp_path, keep=12, dry_run=True)
+    assert half.error_after > half.error_before
+    assert thin(tmp_path, max_error=half.error_before, dry_run=True).error_after <= half.error_before
+    assert thin(tmp_path, max_error=half.error_after, dry_run=True).removed[:12] == half.removed
+
+
 def test_a_bound_that_is_not_kept_now_removes_nothing(tmp_path):
     run(tmp_path)
     with pytest.raises(ValueError, match="above max_error=1e-05 already; nothing was removed"):
@@ -61,9 +69,10 @@ def test_a_dry_run_says_what_it_would_do_and_does_not(tmp_path):
     assert done == told
 
 
-def test_the_last_time_stays_even_if_fewer_are_asked_for(tmp_path):
-    run(tmp_path, num=3)
-    assert [snapshot.t for snapshot in thin(tmp_path, keep=1).kept] == [300, 300]
+@pytest.mark.parametrize("sigma_rel", [(0.05, 0.10), (0.10,)])
+def test_the_last_time_stays_even_if_fewer_are_asked_for(tmp_path, sigma_rel):
+    run(tmp_path, num=3, sigma_rel=sigma_rel)
+    assert [snapshot.t for snapshot in thin(tmp_path, keep=1).kept] == [300] * len(sigma_rel)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"keep": 3, "max_error": 0.1}])
@@ -103,6 +112,13 @@ def test_the_expected_errors_are_those_of_a_reconstruction_rounding_included(kno
     assert made.error_after == pytest.approx(max(left), rel=0.5)  # it is judged by less now
 
 
+@pytest.mark.filterwarnings("ignore::accelerate_ext.ema.ReconstructionWarning")
+def test_the_error_is_that_of_averages_that_end_at_the_last_snapshot(known_run):
+    folder = known_run.save_all(8, (0.10,))
+    expected = reconstruct(folder, np.geomspace(0.04, 0.2, 13).tolist(), dry_run=True, force=True).predicted_error
+    assert thin(folder, keep=8, wanted=(0.04, 0.2), dry_run=True).error_before == pytest.approx(max(expected))
+
+
 def test_coarse_snapshots_do_not_hide_behind_a_bound_that_exact_ones_would_keep(known_run):
     folder = known_run.save_all(16, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match="already; nothing was removed"):
@@ -127,3 +143,8 @@ def test_bad_numbers_remove_nothing(tmp_path, arguments, error, text):
     with pytest.raises(error, match=text):
         thin(tmp_path, **arguments)
     assert len(list_snapshots(tmp_path)) == 8
+
+
+def test_everything_that_is_wrong_is_said_at_once(tmp_path):
+    with pytest.raises(ValueError, match=r"^`wanted` must be [^;]*; `max_error` must be a number above 0, got 0$"):
+        thin(tmp_path, max_error=0, wanted=(0.2, 0.1))
