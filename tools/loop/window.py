@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from . import names
+from . import names, repeats
 from .calls import Reached, reached, with_inner
 from .gathering import cleared, gathers
 from .names import key
@@ -29,6 +29,7 @@ class Window:
     never_cleared: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)  # cleared in a method
+    values: list[str] = field(default_factory=list)  # assignments that are repeated for the others to read
     refusal: Refusal | None = None
 
 
@@ -64,28 +65,37 @@ class Windows:
         return window
 
     def _lines(self, block: list[ast.stmt], gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
-        for node in block:
-            if isinstance(node, ast.If):
-                yield from self._conditional(node, gathered, counters, window)
-                continue
-            names_cleared = cleared(node, gathered) or self._emptied(node)
-            if self.traits.must_run(node):
-                window.data.append(self.script.source.segment(node))
-                yield from self._text(node)
-            elif names_cleared:
-                targets = [name for target, _ in assigned(node) if (name := key(target))]
-                if any(name not in names_cleared for name in targets):
-                    window.refusal = Refusal(
-                        "mixed-reset",
-                        f"line {node.lineno} clears {_list(names_cleared)} together with something else; "
-                        "put the reset on a line of its own",
-                    )
-                window.cleared += names_cleared
-                yield from self._text(node)
-            else:
-                yield from self._in_call(node, gathered, counters, window)
-                for _, inner in inner_blocks(node):
-                    yield from self._nested(node, inner, gathered, counters, window)
+        """What of a block must run at every boundary, with the assignments before it that it needs."""
+        counters = repeats.derived(block, counters)
+        found = [(node, list(self._of(node, gathered, counters, window))) for node in block]
+        again, refusal = repeats.with_values(found, counters)
+        window.refusal = window.refusal or refusal
+        window.values += [self.script.source.segment(node) for node in again]
+        for node, lines in found:
+            yield from self._text(node) if node in again else lines
+
+    def _of(self, node: ast.stmt, gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
+        if isinstance(node, ast.If):
+            yield from self._conditional(node, gathered, counters, window)
+            return
+        names_cleared = cleared(node, gathered) or self._emptied(node)
+        if self.traits.must_run(node):
+            window.data.append(self.script.source.segment(node))
+            yield from self._text(node)
+        elif names_cleared:
+            targets = [name for target, _ in assigned(node) if (name := key(target))]
+            if any(name not in names_cleared for name in targets):
+                window.refusal = Refusal(
+                    "mixed-reset",
+                    f"line {node.lineno} clears {_list(names_cleared)} together with something else; "
+                    "put the reset on a line of its own",
+                )
+            window.cleared += names_cleared
+            yield from self._text(node)
+        else:
+            yield from self._in_call(node, gathered, counters, window)
+            for _, inner in inner_blocks(node):
+                yield from self._nested(node, inner, gathered, counters, window)
 
     def _in_call(self, node: ast.stmt, gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
         """What a function of this file clears that the block calls, in names that mean the same here."""
@@ -102,7 +112,7 @@ class Windows:
             counters = [*counters, *self.traits.counters_in(function.node.body)]
             lines = list(self._lines(function.node.body, shared, counters, deeper))
             self._open.discard(function)
-        if not is_literal or deeper.refusal or deeper.kept or hidden - set(deeper.cleared):
+        if not is_literal or deeper.refusal or deeper.kept or deeper.values or hidden - set(deeper.cleared):
             window.refusal = _hidden_reset(node, function, hidden)
             window.hidden += sorted(hidden)
             return
