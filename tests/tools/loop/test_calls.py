@@ -216,6 +216,13 @@ def test_functions_mean_the_same_by_what_neither_keeps_for_itself(one, other, na
     assert means_same(script, functions[one], functions[other], name) is same
 
 
+def test_methods_of_two_classes_share_nothing_by_the_name_cls():
+    method = "    @classmethod\n    def count(cls):\n        cls.x += 1\n\n"
+    script = Script(Source(f"class One:\n{method}class Two:\n{method}"))
+    one, two = (script.read(found.functions["count"]) for found in script.module.classes.values())
+    assert not means_same(script, one, two, "cls.x")
+
+
 def test_functions_of_no_class_share_nothing_by_the_name_self():
     script = Script(Source("def one(self):\n    self.x += 1\n\ndef two(self):\n    self.x += 1\n"))
     one, two = script.module.functions.values()

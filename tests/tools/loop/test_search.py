@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tools.loop.calls import reached
+from tools.loop.calls import all_reached, reached
 from tools.loop.script import Script
 from tools.loop.search import Search, has_line
 from tools.source import Source
@@ -59,9 +59,9 @@ def test_lines_that_call_a_name_have_a_bracket_or_space_behind_it():
 def test_a_call_is_seen_whatever_space_python_allows_before_its_bracket(space):
     text = f"def finish():\n    pass\n\n\nfinish{space}()\n"
     script = Script(Source(text))
-    assert reached(script, script.module.node.body[-1]) is not None
+    assert len(list(all_reached(script, script.module.node.body[-1]))) == 1
     bracketed = Script(Source(text.replace(f"\nfinish{space}()", "\n(finish\r())")))
-    assert reached(bracketed, bracketed.module.node.body[-1]) is not None
+    assert len(list(all_reached(bracketed, bracketed.module.node.body[-1]))) == 1
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
