@@ -13,7 +13,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 from .backward import BackwardPasses
 from .errors import SkippedUpdatesError
 from .scaling import ScalerTurn, copy_of_scale, holds_gradients, owns_any
-from .streak import too_many_skips
+from .streak import UnseenSteps, too_many_skips
 from .tally import Tally
 from .update import Update, Verdict
 
@@ -42,6 +42,7 @@ class Attempts:
         self.passes = BackwardPasses()
         self.scaler_turn = ScalerTurn()
         self.tally = Tally()
+        self._unseen = UnseenSteps()
         self._update = Update()
         self._depth = 0
         self._models: tuple[torch.nn.Module, ...] = ()
@@ -103,6 +104,7 @@ class Attempts:
             owners = self._owners_of(self._models)
             if owners:  # else somebody steps an optimizer that was not prepared: nothing is known about it
                 self._update.close_without_step(owners)
+                self._unseen.missed()
         self._pass_at_end = self.passes.count
         self._check_streak()
 
@@ -130,6 +132,7 @@ class Attempts:
         Raises: SkippedUpdatesError if too many attempts in a row were skipped; inside a window that waits for its end.
         """
         self._roll()
+        self._unseen.seen()
         self._update.add(optimizer, verdict)
         self._pass_at_last_step = self._pass_at_end = self.passes.count
         self._note_scale(verdict, scaler, scale_before)
@@ -274,5 +277,5 @@ class Attempts:
             return
         in_a_row = self.tally.seen_so_far.skipped_in_a_row + verdict.is_known
         if in_a_row >= limit:
-            message = too_many_skips(in_a_row, limit, self.optimizers(), self._scale_before_skips)
-            raise SkippedUpdatesError(message)
+            seen = (self._scale_before_skips, self._unseen.in_a_row)
+            raise SkippedUpdatesError(too_many_skips(in_a_row, limit, self.optimizers(), *seen))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -11,6 +12,32 @@ _LOOK_AT_16_BITS = (
     ", and at layers whose activations exceed 65504 in float16; weights trained in bfloat16 often need bfloat16"
 )
 _NEVER_STOP = ": below a loss scale of 2**-128 a GradScaler passes non-finite gradients on, and the weights are lost"
+_UNSEEN = (
+    "Their gradients were complete and `step()` of no prepared optimizer was called. If weights moved all the same, "
+    "an optimizer steps that was not prepared, or the one within a prepared one does (`optimizer.optimizer`, by a "
+    "GradScaler of your own): then `prepare` it, call `step()` of what `prepare` returned, and leave the scaling to "
+    'Accelerate (mixed_precision="fp16"). If the loop leaves these updates out on purpose, they are counted as meant'
+)
+_HINT_AFTER = 3
+
+
+class UnseenSteps:
+    """Attempts in a row that ended without a `step()` that was seen; said once, when it can hardly be on purpose."""
+
+    def __init__(self) -> None:
+        self.in_a_row = 0
+        self._is_said = False
+
+    def seen(self) -> None:
+        """A prepared optimizer has stepped."""
+        self.in_a_row = 0
+
+    def missed(self) -> None:
+        """A window has ended in which none did."""
+        self.in_a_row += 1
+        if self.in_a_row == _HINT_AFTER and not self._is_said:
+            self._is_said = True
+            warnings.warn(f"{self.in_a_row} updates in a row count as skipped. {_UNSEEN}.", stacklevel=4)
 
 
 def check_limit(max_consecutive_skips: object) -> None:
@@ -23,28 +50,37 @@ def check_limit(max_consecutive_skips: object) -> None:
         raise ValueError(f"`max_consecutive_skips` must be None or a whole number from 1 up, got {limit!r}")
 
 
-def too_many_skips(in_a_row: int, limit: int, optimizers: Any, scale_then: torch.Tensor | float | None) -> str:
-    """The message of a SkippedUpdatesError. Reads the loss scale, so it costs synchronisations."""
-    scale = _loss_scale(in_a_row, optimizers, scale_then)
+def too_many_skips(
+    in_a_row: int, limit: int, optimizers: Any, scale_then: torch.Tensor | float | None, unseen: int = 0
+) -> str:
+    """The message of a SkippedUpdatesError. Reads the loss scale, so it costs synchronisations.
+
+    Args:
+        scale_then: the loss scale before them, where it was seen.
+        unseen: how many of the last attempts ended without a step.
+    """
+    skipped = f"{in_a_row} updates in a row were skipped (`max_consecutive_skips` is {limit})"
+    larger = "Pass a larger `max_consecutive_skips` to tolerate more, or None to never stop"
+    if unseen >= in_a_row:
+        return f"{skipped}. {_UNSEEN}. {larger}."
+    scale = _loss_scale(optimizers, scale_then)
     return (
-        f"{in_a_row} updates in a row were skipped (`max_consecutive_skips` is {limit}); "
-        f"{scale or 'no loss scale is in use'}. {_LOOK_AT}{_LOOK_AT_16_BITS if scale else ''}. "
-        "Pass a larger `max_consecutive_skips` to tolerate more, or None to never stop"
-        f"{_NEVER_STOP if scale else ''}."
+        f"{skipped}; {scale or 'no loss scale is in use'}. {_LOOK_AT}{_LOOK_AT_16_BITS if scale else ''}. "
+        f"{larger}{_NEVER_STOP if scale else ''}."
     )
 
 
-def _loss_scale(in_a_row: int, optimizers: Any, scale_then: torch.Tensor | float | None) -> str | None:
+def _loss_scale(optimizers: Any, scale_then: torch.Tensor | float | None) -> str | None:
     for optimizer in optimizers:
         scaler = optimizer.scaler
         if scaler is not None and scaler.is_enabled():
             now = scaler.get_scale()
-            if scale_then is None:  # the skips were found out later: go back by the rule that the scaler follows
-                scale_then = now / scaler.get_backoff_factor() ** in_a_row
             break
         now = getattr(optimizer.optimizer, "loss_scale", None)  # DeepSpeed's
         if now is not None and scale_then is not None:
             break
     else:
         return None
+    if scale_then is None:  # the skips were found out later, or nobody stepped
+        return f"the loss scale is {float(now):g} now"
     return f"the loss scale was {float(scale_then):g} before them and is {float(now):g} now"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from types import SimpleNamespace
 
 import pytest
@@ -88,7 +89,7 @@ WITH_SCALE = (
     [
         ([WITH_SCALER], 16.0, WITH_SCALE),
         ([WITH_SCALER], torch.tensor(16.0), WITH_SCALE),
-        ([WITH_SCALER], None, WITH_SCALE),  # three times halved
+        ([WITH_SCALER], None, WITH_SCALE.replace("was 16 before them and is", "is")),
         ([PLAIN, DISABLED, WITH_SCALER, WITH_ENGINE], 16.0, WITH_SCALE),
         ([PLAIN, WITH_ENGINE], 16, WITH_SCALE),
         ([WITH_ENGINE], None, NO_SCALE),
@@ -123,7 +124,10 @@ def test_skips_by_hand_count_for_the_limit_too(loop):
             with record.accelerator.accumulate(record.model):
                 record.accelerator.backward(record.model(batch).mean())
 
-    with pytest.raises(accelerate_ext.SkippedUpdatesError, match="3 updates in a row"):
+    with (
+        pytest.warns(UserWarning, match="3 updates in a row count as skipped"),
+        pytest.raises(accelerate_ext.SkippedUpdatesError, match="3 updates in a row"),
+    ):
         never_step()
     assert record.accelerator.attempted_step == 3
 
@@ -131,3 +135,42 @@ def test_skips_by_hand_count_for_the_limit_too(loop):
 @pytest.mark.parametrize("limit", [None, 1, 2])
 def test_the_smallest_limits_are_limits(limit):
     assert accelerate_ext.Accelerator(cpu=True, max_consecutive_skips=limit).max_consecutive_skips == limit
+
+
+@pytest.mark.parametrize("how", ["the optimizer within", "one that was not prepared"])
+def test_steps_that_nobody_sees_are_said_once_and_in_place_of_the_loss(loop, how):
+    record, loader = loop(options={"max_consecutive_skips": 5}).prepare()
+    accelerator, model = record.accelerator, record.model
+    stepped = record.optimizer.optimizer if how == "the optimizer within" else torch.optim.SGD(model.parameters())
+    own = GradScaler("cpu", init_scale=2.0)
+
+    def train():
+        for batch in loader:
+            with accelerator.accumulate(model):
+                accelerator.backward(own.scale(model(batch).mean()))
+                own.step(stepped)
+                own.update()
+
+    with (
+        pytest.warns(UserWarning, match=r"^3 updates .*`step\(\)` of no prepared optimizer was called") as said,
+        pytest.raises(accelerate_ext.SkippedUpdatesError) as error,
+    ):
+        train()
+    assert len(said) == 1 and said[0].filename == __file__
+    assert str(error.value).startswith(
+        "5 updates in a row were skipped (`max_consecutive_skips` is 5). Their gradients"
+    )
+    assert all(part in str(error.value) for part in ("`optimizer.optimizer`", "not prepared", "`prepare`"))
+    assert "loss scale" not in str(error.value) and "learning rate" not in str(error.value)
+
+
+def test_two_updates_that_are_left_out_by_hand_say_nothing_and_a_step_begins_the_count_anew(loop):
+    record, loader = loop(batches=9).prepare()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for index, batch in enumerate(loader):
+            with record.accelerator.accumulate(record.model):
+                record.accelerator.backward(record.model(batch).mean())
+                if index % 3 == 2:
+                    record.optimizer.step()
+    assert record.accelerator.applied_step == 3

@@ -118,7 +118,7 @@ def test_results_that_do_not_say_their_training_are_refused_with_the_reason(know
     stored = json.loads(results.read_text())
     del stored["settings"]["training"]
     results.write_text(json.dumps(stored))
-    with pytest.raises(SnapshotError, match="does not say which training .* an earlier version wrote it"):
+    with pytest.raises(SnapshotError, match=r"does not say which training .* an earlier version wrote it"):
         sweep(known_run.folder, distance_to, results, (0.10,))
 
 
