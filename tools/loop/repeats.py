@@ -93,10 +93,13 @@ def _binds(node: ast.stmt) -> Iterator[str]:
 
 
 def _is_repeatable(node: ast.stmt) -> bool:
-    """Whether an assignment may be made twice: it computes from what is there and does nothing else."""
-    if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
-        return False
-    items = walk(node.value)
+    """Whether an assignment may be made twice."""
+    return isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None and is_plain(node.value)
+
+
+def is_plain(value: ast.expr) -> bool:
+    """Whether an expression computes from what is there and does nothing else."""
+    items = walk(value)
     return all(_is_plain_call(item) if isinstance(item, ast.Call) else isinstance(item, _PLAIN) for item in items)
 
 

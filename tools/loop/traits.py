@@ -11,6 +11,7 @@ from .calls import reached
 from .conditions import counter_of
 from .flow import Flow
 from .names import key
+from .repeats import is_plain
 from .scope import Scope
 from .tree import call_of, calls_of, expressions, walk, within
 
@@ -22,6 +23,7 @@ _EMA_FUNCTIONS = re.compile(r"(^|_)(update|step|apply)_(ema|average|swa)|(^|_)em
 _EMA_MODULE = re.compile(r"(^|_)ema$", re.IGNORECASE)  # called for what it does, not for what it returns
 _EMA_METHODS = ("step", "update", "update_parameters", "update_average", "update_averages", "__call__", "lerp")
 _SHOW = ("print", "write", "debug", "info", "set_postfix", "set_description")
+_IMAGES = re.compile(r"(^|[._])images$")  # a count of them, or a list
 _FLAG = re.compile(r"sync_gradients\b|step_was_skipped\b")
 
 
@@ -120,7 +122,9 @@ class Traits:
             if isinstance(function, ast.Attribute) and function.attr == "zero_grad":
                 return True
         name = key(node.target) if isinstance(node, ast.AugAssign) else None
-        return name is not None and isinstance(node, ast.AugAssign) and names.counts_data(name)
+        if name is None or not isinstance(node, ast.AugAssign):
+            return False
+        return names.counts_data(name) or (bool(_IMAGES.search(name)) and _is_amount(node))
 
     def counts(self, node: ast.stmt) -> bool:
         """Whether a statement, or one inside it, counts updates: a counter, an average, a progress bar."""
@@ -200,6 +204,12 @@ class Traits:
 
 def _reads(node: ast.expr, wanted: set[str]) -> bool:
     return any(key(item) in wanted for item in walk(node))
+
+
+def _is_amount(node: ast.AugAssign) -> bool:
+    """Whether a number of things is added, not the things themselves."""
+    is_things = isinstance(node.value, (ast.List, ast.Tuple)) or _IMAGES.search(key(node.value) or "")
+    return isinstance(node.op, ast.Add) and not is_things and is_plain(node.value)
 
 
 def _says_ema(owner: str) -> bool:

@@ -95,6 +95,13 @@ def test_what_a_function_computes_for_itself_is_not_repeated_in_its_caller():
     assert (after, "nested-reset" in codes) == (text, True)
 
 
+@pytest.mark.parametrize("grown", ["images *= 2", "images += [n]", "images += tr.images", "images += tr.make()"])
+def test_images_themselves_are_no_data_that_is_counted(grown):
+    _, codes, _ = rewritten(f"global_step += 1\n{grown}\n")
+    assert "data-kept" not in codes
+    assert "gated" in codes
+
+
 def test_an_early_continue_repeats_them_as_well():
     text = HEAD + textwrap.indent(
         "if not accelerator.sync_gradients:\n    continue\nn = len(batch)\nimages_seen += n\nglobal_step += 1\n",
