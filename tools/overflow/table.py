@@ -69,9 +69,24 @@ def verdict_lines(finished: Finished, verdicts: Sequence[Verdict]) -> list[str]:
         is_failed = finished.exit_code != 0 and not has_begun(finished)
         defects = [_failed_early(finished) if is_failed else "no optimizer attempt was seen"]
     elif not defects:
-        defects = ["nothing moved on a skipped update" if skipped else "no update was skipped"]
+        defects = [_ended_early(finished) if crashed(finished) else _nothing_moved(bool(skipped))]
     notes = [*_shortened([verdict for verdict in verdicts if not verdict.is_defect]), *remarks(finished)]
     return [finished.job.name, *(f"  {text}" for text in defects), *(f"  note: {text}" for text in notes)]
+
+
+def crashed(finished: Finished) -> bool:
+    """Whether the script ended with an error, so that a run in which nothing moved proves nothing."""
+    return finished.exit_code not in (0, None)
+
+
+def _nothing_moved(is_skipped: bool) -> str:
+    return "nothing moved on a skipped update" if is_skipped else "no update was skipped"
+
+
+def _ended_early(finished: Finished) -> str:
+    applied = sum(attempt.applied for attempt in finished.timeline.attempts)
+    made = f"{len(finished.timeline.attempts)} attempts, {applied} of them applied"
+    return f"the script failed ({describe(finished)}) after {made}: the run proves nothing"
 
 
 def _failed_early(finished: Finished) -> str:

@@ -43,6 +43,12 @@ def test_a_failing_script_hands_on_its_code_and_a_failing_comparison_is_2(story)
     assert Comparison([finished(right(story), -2, interrupted_by=2)]).exit_code() == 130
 
 
+def test_of_a_run_that_failed_it_is_not_said_that_nothing_moved(story) -> None:
+    text = Comparison([finished(right(story), 1)]).table()
+    assert "  the script failed (exit code 1) after 3 attempts, 2 of them applied: the run proves nothing" in text
+    assert "nothing moved" not in text
+
+
 def test_a_script_that_fails_before_its_first_attempt_could_not_run(story) -> None:
     for code, told in ((1, "ended with exit code 1"), (7, "ended with exit code 7"), (-9, "was killed by SIGKILL")):
         comparison = Comparison([finished(story(), code, plan=Plan())])
