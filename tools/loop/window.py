@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from . import names, repeats
+from . import names, repeats, several
 from .calls import Reached, reached, with_inner
 from .gathering import cleared, gathers
 from .names import key
@@ -26,6 +26,7 @@ class Window:
     lines: list[str] = field(default_factory=list)
     cleared: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
+    lists: set[str] = field(default_factory=set)  # those of the kept that are lists
     never_cleared: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)  # cleared in a method
@@ -52,6 +53,7 @@ class Windows:
         inside = {id(node) for node in within(block)}
         self._direct = {id(node) for node in block}
         wanted = {name for node in within(block) for name in cleared(node, None)}
+        wanted |= {name for node in within(block) for name in several.emptied_by_name(scope, node)}
         gathered, self._restarted = gathered_in(self.script, outer, inside, wanted)
         window = Window()
         counters = self.traits.counters_in(outer)
@@ -79,6 +81,7 @@ class Windows:
             yield from self._conditional(node, gathered, counters, window)
             return
         names_cleared = cleared(node, gathered) or self._emptied(node)
+        window.refusal = window.refusal or several.set_to_name(self.script.places[node].scope, node, gathered)
         if self.traits.must_run(node):
             window.data.append(self.script.source.segment(node))
             yield from self._text(node)
@@ -179,6 +182,7 @@ class Windows:
         more = list(self._lines(node.orelse, gathered, counters, other))
         window.refusal = window.refusal or inner.refusal or other.refusal
         window.kept += [name for name in (*inner.kept, *other.kept) if name not in window.kept]
+        window.lists |= inner.lists | other.lists
         if not lines and not more:
             return
         if self.traits.trigger(node.test, counters) or self.traits.asks_counter(node.test, counters):
@@ -189,8 +193,7 @@ class Windows:
                     f"gradients are cleared under the test of line {node.lineno}, which a skipped "
                     "update does not reach",
                 )
-            sums = self._sums(node)
-            window.kept += [n for n in (*inner.cleared, *other.cleared) if n in sums and n not in window.kept]
+            self._keep(node, [*inner.cleared, *other.cleared], window)
             return
         if any(isinstance(item, (ast.Call, ast.NamedExpr)) for item in ast.walk(node.test)) or more:
             window.refusal = Refusal(
@@ -204,8 +207,19 @@ class Windows:
         yield f"if {self.script.source.segment(node.test)}:"
         yield from (f"\0{line}" for line in lines)  # one step of indentation
 
+    def _keep(self, node: ast.stmt, found: list[str], window: Window) -> None:
+        """Note what is cleared every N updates: sums and lists can be put back, other things cannot."""
+        scope, sums = self.script.places[node].scope, self._sums(node)
+        for name in dict.fromkeys(found):
+            is_list = several.is_list(scope, name)
+            if is_list or name in sums:
+                window.kept += [name] if name not in window.kept else []
+                window.lists |= {name} if is_list else set()
+            elif self.traits.objects.kind(scope, name) != "bar" and not several.measures_time(name):
+                window.refusal = several.no_way_back(name)
+
     def _sums(self, node: ast.stmt) -> set[str]:
-        """Keys that grow by arithmetic: meters and lists know how many values they hold, a sum does not."""
+        """Keys that grow by arithmetic."""
         scope = self.script.places[node].scope
         if scope not in self._summed:
             self._summed[scope] = {

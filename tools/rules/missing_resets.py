@@ -86,8 +86,14 @@ def _any(work: Work, nodes: list[ast.stmt], name: str, holds: Callable[[ast.stmt
 def _sets(node: ast.stmt, name: str) -> bool:
     """Whether a statement clears a name, or gives it or what holds it a value that does not go on from its own."""
     wanted = {name, names.root(name)}
-    fresh = any(key(target) in wanted and not reads(value, name) for target, value in assigned(node))
+    fresh = any(_whole(target) in wanted and not reads(value, name) for target, value in assigned(node))
     return fresh or bool(cleared(node, {name}))
+
+
+def _whole(target: ast.expr) -> str | None:
+    """The key that a target gives a value, or whose items it gives one, all of them: `name[:]`."""
+    whole = isinstance(target, ast.Subscript) and ast.dump(target.slice) == "Slice()"
+    return key(target.value if whole and isinstance(target, ast.Subscript) else target)
 
 
 def _zeroes(node: ast.stmt) -> bool:

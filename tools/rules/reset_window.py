@@ -27,10 +27,11 @@ A sum that is cleared only every N updates is put back to what it was after the 
     elif accelerator.sync_gradients:
         total_loss = applied_total_loss + 0
 
-(`+ 0` makes a copy of a tensor, which `+=` would otherwise change in both places.)
+(`+ 0` makes a copy of a tensor, which `+=` would otherwise change in both places. A list is copied by `list`.)
 
 Refuses: a statement that clears such state and does something else; state that is cleared under a test that cannot be
-repeated; a sum over several updates whose start cannot be found, or that a function without a loop gathers over calls.
+repeated; a meter over several updates; a sum over several updates whose start cannot be found, or that a function
+without a loop gathers over calls.
 """
 
 from __future__ import annotations
@@ -88,12 +89,20 @@ def _kept_name(work: Work, name: str) -> str:
 
 def lines(work: Work, window: Window) -> list[str]:
     """The statements that a boundary without an applied update must run."""
-    return [*window.lines, *(f"{name} = {_kept_name(work, name)} + 0" for name in window.kept)]
+    kept = {name: _kept_name(work, name) for name in window.kept}
+    return [
+        *window.lines,
+        *(f"{name}[:] = {old}" if name in window.lists else f"{name} = {old} + 0" for name, old in kept.items()),
+    ]
 
 
 def kept_lines(work: Work, window: Window) -> list[str]:
     """The statements that remember each sum after an applied update."""
-    return [f"{_kept_name(work, name)} = {name} + 0" for name in window.kept]
+    return [_keeping(work, name, window) for name in window.kept]
+
+
+def _keeping(work: Work, name: str, window: Window) -> str:
+    return f"{_kept_name(work, name)} = " + (f"list({name})" if name in window.lists else f"{name} + 0")
 
 
 def starts(work: Work, block: Block, window: Window) -> list[Edit]:
@@ -101,7 +110,7 @@ def starts(work: Work, block: Block, window: Window) -> list[Edit]:
     edits = []
     for name in window.kept:
         for node in _starts(work, block, name):
-            edits += work.layout.insert_after(node, f"{_kept_name(work, name)} = {name} + 0")
+            edits += work.layout.insert_after(node, _keeping(work, name, window))
     return edits
 
 

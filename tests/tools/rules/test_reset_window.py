@@ -177,3 +177,60 @@ def test_functions_that_call_each_other_and_clear_a_window_come_to_an_end(loop):
     text = loop.source("if accelerator.sync_gradients:\n    global_step += 1\n    one()")
     after = rewrite(text.replace("    for step, batch", inner + "    for step, batch").encode()).after.decode()
     assert after.endswith("        elif accelerator.sync_gradients:\n            window = 0.0\n")
+
+
+LIST_STEP = "hist.append(loss)\naccelerator.backward(loss)\noptimizer.step()\noptimizer.zero_grad()\n"
+EVERY = "if accelerator.sync_gradients:\n    global_step += 1\n    if global_step % 9 == 0:\n        "
+
+
+@pytest.mark.parametrize("clear", ["hist = []", "hist.clear()", "del hist[:]"])
+@pytest.mark.parametrize("growth", ["hist.append(loss)", "hist += [loss]", "hist = hist + [loss]"])
+def test_a_list_over_several_updates_goes_back_to_where_it_was(make_loop, clear, growth):
+    made = make_loop(step=LIST_STEP.replace("hist.append(loss)", growth))
+    before = made.source(EVERY + clear).replace("    for step,", "    hist = []\n    for step,")
+    result = rewrite(before.encode())
+    after = result.after.decode()
+    assert "    hist = []\n    applied_hist = list(hist)\n" in after
+    assert "            applied_hist = list(hist)\n        elif accelerator.sync_gradients:\n" in after
+    assert "            hist[:] = applied_hist\n" in after
+    assert "sums-kept" in {site.code for site in result.sites}
+
+
+@pytest.mark.parametrize(
+    ("growth", "clear"),
+    [
+        ("meter.add(loss)", "meter.reset()"),
+        ("meter.update(loss)", "meter = AverageMeter()"),
+        ("hist['loss'].append(loss)", "hist['loss'].clear()"),
+        ("hist.append(loss)", "hist.clear()"),
+    ],
+)
+def test_what_gathers_over_several_updates_and_cannot_be_put_back_keeps_its_block(make_loop, growth, clear):
+    loop = make_loop(step=LIST_STEP.replace("hist.append(loss)", growth))
+    result = loop.rewrite(EVERY + clear)
+    assert result.before == result.after
+    assert "window-of-updates" in {site.code for site in result.sites}
+
+
+def test_a_bar_that_starts_again_is_no_window(make_loop):
+    loop = make_loop(step=LIST_STEP.replace("hist.append(loss)", "progress_bar.update(0)"))
+    assert "gated" in loop.codes(EVERY + "progress_bar.reset()")
+
+
+def test_a_meter_of_times_is_no_window(make_loop):
+    loop = make_loop(step=LIST_STEP.replace("hist.append(loss)", "batch_time_m.update(time.time() - end)"))
+    assert "gated" in loop.codes(EVERY + "batch_time_m.reset()")
+
+
+@pytest.mark.parametrize("growth", ["window += loss", "window = window + loss.detach()"])
+@pytest.mark.parametrize("reset", ["zero = torch.zeros(())\n    window = zero", "if every:\n        window = zero"])
+def test_a_sum_that_is_set_to_a_name_asks_for_the_value_itself(make_loop, growth, reset):
+    loop = make_loop(step="zero = 0.0\n" + LIST_STEP.replace("hist.append(loss)", growth))
+    result = loop.rewrite(f"if accelerator.sync_gradients:\n    global_step += 1\n    {reset}")
+    assert "write the value itself" in next(site.message for site in result.sites if site.code == "mixed-reset")
+
+
+def test_a_sum_of_applied_updates_may_be_set_to_any_name(make_loop):
+    loop = make_loop(step="zero = 0.0\n" + LIST_STEP.replace("hist.append(loss)", "pass"))
+    body = "if accelerator.sync_gradients:\n    global_step += 1\n    kept += loss\n    kept = zero"
+    assert "gated" in loop.codes(body)
