@@ -41,12 +41,18 @@ class Averages:
 
         Raises: ValueError if the name cannot be part of a file name or is taken; TypeError if the object has no state.
         """
+        if not (hasattr(average, "state_dict") and hasattr(average, "load_state_dict")):
+            raise TypeError(f"an average must have `state_dict` and `load_state_dict`, got {type(average).__name__}")
+        is_module = isinstance(average, torch.nn.Module)
+        if is_module and not any(hasattr(average, name) for name in ("update", "update_parameters", "step")):
+            raise TypeError(
+                f"an average must have `update`; {type(average).__name__} is a module without one: give the average "
+                "of the model, not the model, which `prepare` puts into checkpoints"
+            )
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name):
             raise ValueError(f"`name` must be made of letters, digits, '_', '.' and '-', got {name!r}")
         if self._by_name.get(name, average) is not average:
             raise ValueError(f"`name` must be new, but {name!r} is registered already; pick another one")
-        if not (hasattr(average, "state_dict") and hasattr(average, "load_state_dict")):
-            raise TypeError(f"an average must have `state_dict` and `load_state_dict`, got {type(average).__name__}")
         self._by_name[name] = average
 
     def states(self) -> dict[str, Mapping[str, Any]]:

@@ -32,15 +32,29 @@ class Staging:
         """Make the folder, empty. For one process; the others wait until it is there."""
         finish_interrupted(self.target)
         self.discard()
-        self.path.mkdir(parents=True)
+        try:
+            self.path.mkdir(parents=True)
+        except FileExistsError as error:
+            raise FileExistsError(self._in_use("was made by another process at this moment")) from error
 
     def discard(self) -> None:
         """Remove what an interrupted save left behind."""
         if self.path.is_dir():
             shutil.rmtree(self.path)
 
+    def _in_use(self, what: str) -> str:
+        return (
+            f"{self.path} {what}: another run seems to save to {self.target} too. Give each run a folder of its own; "
+            "if no other run is left, save again, which removes what an interrupted save has left there"
+        )
+
     def commit(self) -> None:
-        """Put the complete checkpoint in its place. For one process, when all have written their files."""
+        """Put the complete checkpoint in its place. For one process, when all have written their files.
+
+        Raises: FileNotFoundError if somebody else has taken the folder away meanwhile.
+        """
+        if not self.path.is_dir():
+            raise FileNotFoundError(self._in_use("is gone"))
         flush_tree(self.path)
         if self._replaces:
             os.replace(self.path, self.target / _READY)

@@ -91,6 +91,11 @@ def find_sources(paths: str | Path | Sequence[str | Path], options: InputOptions
         raise ValueError("give at least one file or folder that holds stored weights, got none")
     for path in every:
         sources += _in_path(Path(path), options, table)
+    if options.subfolder and all(source.kind == "snapshot" for source in sources):
+        raise SnapshotError(
+            f"{', '.join(map(str, every))}: only snapshots of ours, which have no sub-folders; leave "
+            f"subfolder={options.subfolder!r} (--subfolder) out"
+        )
     sources.sort(key=lambda source: (source.t, -source.gamma))
     _check_one_run(sources)
     return sources
@@ -233,7 +238,8 @@ def _check_one_run(sources: Sequence[Source]) -> None:
     if len(first) > 1:
         listed = ", ".join(f"{run!r} ({source.path})" for run, source in first.items())
         raise SnapshotError(
-            f"all snapshots must be of one run, found {listed}; say which run, or move the others away"
+            f"all snapshots must be of one run, found {listed}; say which run "
+            "(--run RUN, InputOptions(run=...)), or move the others away"
         )
     units = {source.unit: source for source in sources if source.unit}
     if len(units) > 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 import shlex
 import subprocess
 from collections.abc import Callable, Sequence
@@ -12,6 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+_KNOWN = {"path", "sigma_rel"}
+_PLACEHOLDER = re.compile(r"(?<![${])\{(\w+)\}")
+_CODE = re.compile(r"[\s()'\"]")  # braces in an argument that is a program have another meaning
 
 Metric = Callable[[Path], float] | str | Sequence[str]
 
@@ -69,6 +74,10 @@ def _words(command: object) -> list[str]:
         raise TypeError(f"`metric` must be a function or a command, got {type(command).__name__}")
     if not any("{path}" in word for word in words):
         raise MetricError(f"the command must say where the file goes, with {{path}}; got: {shlex.join(words)}")
+    unknown = {name for word in words if not _CODE.search(word) for name in _PLACEHOLDER.findall(word)} - _KNOWN
+    if unknown:
+        listed = ", ".join(f"{{{name}}}" for name in sorted(unknown))
+        raise MetricError(f"{{path}} and {{sigma_rel}} are filled into a command, {listed} is not known")
     return words
 
 

@@ -176,7 +176,7 @@ def _named(model: Model) -> Iterator[tuple[str, torch.Tensor]]:
         yield from ((_clean(name), p) for name, p in model.named_parameters(remove_duplicate=False))
     elif isinstance(model, Mapping):
         yield from model.items()
-    elif not isinstance(model, Iterable):
+    elif isinstance(model, (str, bytes)) or not isinstance(model, Iterable):
         raise TypeError(f"averages need a module or its parameters, got {type(model).__name__}")
     else:
         for index, item in enumerate(model):

@@ -74,6 +74,7 @@ class PostHocEMA(Average):
         self.gamma = tuple(gamma_from_sigma_rel(width) for width in self.sigma_rel)
         super().__init__(model, PowerWeighting(self.gamma), dtype=dtype, device=device, include_frozen=include_frozen)
         self._plan, self._directory = plan, None if directory is None else Path(directory)
+        _check_switches(set_aside=set_aside, wait=wait)
         self._set_aside, self._wait = set_aside, wait
         self._in_flight: Publication | None = None
         self._snapshot_dtype = stored_dtype(snapshot_dtype or ("float32" if plan is None else plan.dtype))
@@ -138,6 +139,9 @@ class PostHocEMA(Average):
             wait: return when all is on the disk; else when the averages are copied, and training may change them.
         Raises: SnapshotError naming files in the way, or averages that hold NaN; OSError when there is no space.
         """
+        if not isinstance(directory, (str, os.PathLike)):
+            raise TypeError(f"`directory` must name a folder, got {directory!r}")
+        _check_switches(sharded=sharded, set_aside=set_aside, wait=wait)
         kept, directory = stored_dtype(dtype or self._snapshot_dtype), Path(directory)
         self.wait_for_snapshots()
         wait_for_folder(directory)  # of another object, such as the one that this one was copied from
@@ -202,8 +206,15 @@ class PostHocEMA(Average):
         for index, path in enumerate(paths):
             if not path.exists():
                 missing.append(index)
-            elif (held := Snapshot.read(path).dtype) != str(dtype).removeprefix("torch."):
-                others.append(f"{path} exists already, in {held}; it was not overwritten")
+                continue
+            held = Snapshot.read(path)
+            if held.run != self.run:
+                others.append(
+                    f"{path} exists already, of the run {held.run!r}, this is {self.run!r}; it was not overwritten: "
+                    "give each run a folder of its own"
+                )
+            elif held.dtype != str(dtype).removeprefix("torch."):
+                others.append(f"{path} exists already, in {held.dtype}; it was not overwritten")
         if self.parameters.is_sharded:
             missing, others = distributed.from_first((missing, others))
         if others:
@@ -256,6 +267,13 @@ def _outlasted(plan: Plan, t: int) -> str:
         f"and no average can be built that ends later than {plan.times[-1]}. Call `snapshot` at the end of the run, "
         "and make the plan of the next run for all of its updates"
     )
+
+
+def _check_switches(**switches: object) -> None:
+    """Words such as "no" would turn a switch on."""
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"`{name}` must be True or False, got {value!r}")
 
 
 def _widths(sigma_rel: float | Iterable[float] | None, plan: Plan | None) -> tuple[float, ...]:

@@ -35,14 +35,18 @@ def step_of(named: Path, weights: Path, table: Mapping[str, float]) -> float:
         for name in (str(named), named.name, str(weights), weights.name):
             if name in table:
                 return table[name]
-        raise SnapshotError(f"{named} is not in the table of steps; it lists: {', '.join(list(table)[:10])}")
+        listed = ", ".join(list(table)[:10])
+        raise SnapshotError(f"{named} is not in the table of steps; add it, or move it away. The table lists: {listed}")
     if counted := StoredCounts.read(named):
         if not counted.attempts["applied"]:
             raise SnapshotError(f"{named}: no update was applied before this checkpoint; leave it out")
         return counted.attempts["applied"]
     step = step_from_name(named)
     if not step:
-        raise SnapshotError(f"{named} has no step above 0 in its name; give a table of steps (steps=, --steps)")
+        raise SnapshotError(
+            f"{named} has no step above 0 in its name; move it away, or give a table of the steps of all (--steps "
+            f"FILE.csv with a line for each, as `{named.name},10000`; in Python steps={{{named.name!r}: 10000, ...}})"
+        )
     return step
 
 

@@ -59,6 +59,8 @@ def thin(
     Raises: ValueError unless `max_error` or `keep` is given, or if more than `max_error` is expected already;
         SnapshotError if the folder holds no snapshots, or those of several runs or models.
     """
+    if not Path(directory).is_dir():
+        raise FileNotFoundError(f"there is no folder {directory}")
     keep = _checked(max_error, keep, wanted)
     found = _snapshots_of_one_run(Path(directory))
     expected = _Expected.of(found, wanted)

@@ -111,6 +111,17 @@ def test_a_name_is_used_once():
         averages.add("ema", Mean(torch.nn.Linear(1, 1)))
 
 
+def test_a_model_is_no_average():
+    with pytest.raises(TypeError, match="an average must have `update`; Linear is a module without one"):
+        Averages().add("ema", torch.nn.Linear(1, 1))
+    Averages().add("ema", torch.optim.swa_utils.AveragedModel(torch.nn.Linear(1, 1)))
+
+
+def test_what_is_given_is_looked_at_before_its_name():
+    with pytest.raises(TypeError, match="must have `state_dict`"):
+        Averages().add("a/b", object())
+
+
 def test_an_object_without_a_state_is_refused():
     with pytest.raises(TypeError, match="must have `state_dict` and `load_state_dict`, got object"):
         Averages().add("ema", object())

@@ -193,6 +193,18 @@ def test_what_an_interrupted_save_left_is_removed_by_the_next(tmp_path):
     assert content(tmp_path) == {"checkpoint/whole": b"whole"}
 
 
+def test_two_runs_that_save_to_one_folder_are_told(tmp_path, monkeypatch):
+    first, second = Staging(tmp_path / "ckpt-10"), Staging(tmp_path / "ckpt-10")
+    first.begin()
+    monkeypatch.setattr(second, "discard", lambda: None)  # as if the other run made it behind this line
+    said = r"\.ckpt-10\.incoming {}: another run seems to save to .*ckpt-10 too\. Give each run a folder of its own"
+    with pytest.raises(FileExistsError, match=said.format("was made by another process at this moment")):
+        second.begin()
+    first.discard()
+    with pytest.raises(FileNotFoundError, match=said.format("is gone")):
+        first.commit()
+
+
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "file"
     write_whole(path, lambda place: place.write_text("old"))

@@ -473,6 +473,8 @@ def test_settings_that_are_no_numbers_are_all_told():
 
 
 def test_what_is_no_model_is_refused():
+    with pytest.raises(TypeError, match=r"averages need a module or its parameters, got str$"):
+        EMA("model")
     with pytest.raises(TypeError, match="averages need a module or its parameters, got NoneType"):
         EMA(None)
 

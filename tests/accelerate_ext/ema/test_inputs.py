@@ -347,7 +347,7 @@ def test_a_checkpoint_without_a_step_and_a_part_alone_are_refused(known_run, tmp
     with pytest.raises(SnapshotError, match="is one part of a checkpoint"):
         find_sources(tmp_path / "model-00001-of-00002.safetensors")
     save_file(known_run.model(1), tmp_path / "weights.safetensors")
-    with pytest.raises(SnapshotError, match="has no step above 0 in its name; give a table"):
+    with pytest.raises(SnapshotError, match="has no step above 0 in its name; move it away, or give a table"):
         find_sources(tmp_path / "weights.safetensors")
 
 
@@ -471,9 +471,22 @@ def test_a_table_says_everything_that_is_wrong_with_it(known_run, tmp_path):
     )
 
 
+def test_a_subfolder_is_not_asked_for_in_snapshots_of_ours(known_run):
+    known_run.save_all(4)
+    with pytest.raises(SnapshotError, match=r"leave subfolder='unet' \(--subfolder\) out"):
+        find_sources(known_run.folder, InputOptions(subfolder="unet"))
+
+
+def test_what_to_add_to_a_table_is_shown(known_run, tmp_path):
+    for name in ("ckpt-10.pt", "final.pt"):
+        torch.save(known_run.model(1), tmp_path / name)
+    with pytest.raises(SnapshotError, match=r"as `final\.pt,10000`; in Python steps=\{'final\.pt': 10000"):
+        find_sources(tmp_path)
+
+
 def test_a_long_table_is_told_by_its_first_ten_names(known_run, tmp_path):
     save_file(known_run.model(100), tmp_path / "other.safetensors")
-    with pytest.raises(SnapshotError, match=r"it lists: a0, a1, a2, a3, a4, a5, a6, a7, a8, a9$"):
+    with pytest.raises(SnapshotError, match=r"add it, or move it away. The table lists: a0, a1, a2, a3, a4, a5, a6, a7, a8, a9$"):
         find_sources(tmp_path, InputOptions(steps={f"a{index}": index + 1 for index in range(12)}))
 
 

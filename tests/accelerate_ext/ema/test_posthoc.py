@@ -189,6 +189,40 @@ def test_the_same_step_twice_is_written_once(tmp_path):
         ema.snapshot(tmp_path, dtype="bf16")
 
 
+def test_a_snapshot_of_another_run_at_the_same_step_is_named(tmp_path):
+    (_, first), (_, second) = trained(), trained()
+    second.update(21)
+    first.snapshot(tmp_path / "first")
+    second.snapshot(tmp_path / "own")
+    first.update(21)
+    for path in (first.snapshot(tmp_path / "first"), second.snapshot(tmp_path / "own")):
+        assert all(file.exists() for file in path)
+    for file in (tmp_path / "first").iterdir():
+        file.replace(tmp_path / "own" / file.name)
+    with pytest.raises(
+        SnapshotError, match=f"exists already, of the run {first.run!r}, this is {second.run!r}; it was"
+    ):
+        second.snapshot(tmp_path / "own")
+
+
+@pytest.mark.parametrize("switch", ["wait", "sharded", "set_aside"])
+def test_a_switch_that_is_none_is_refused(tmp_path, switch):
+    _, ema = trained()
+    with pytest.raises(TypeError, match=f"`{switch}` must be True or False, got 'no'"):
+        ema.snapshot(tmp_path / "run", **{switch: "no"})
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plan_takes_no_word_for_a_switch(tmp_path):
+    with pytest.raises(TypeError, match="`wait` must be True or False, got 'no'"):
+        PostHocEMA(Net(), wait="no")
+
+
+def test_a_snapshot_needs_a_folder():
+    with pytest.raises(TypeError, match="`directory` must name a folder, got None"):
+        trained()[1].snapshot(None)
+
+
 def test_of_a_pair_that_was_half_written_the_other_half_is_added(tmp_path):
     _, ema = trained()
     paths = ema.snapshot(tmp_path)

@@ -297,6 +297,11 @@ def test_other_options_of_the_inputs_make_another_sweep(known_run, tmp_path, one
         ("program {sigma_rel}", MetricError, "must say where the file goes, with {path}"),
         ("program '{path}", MetricError, "cannot be taken apart .*No closing quotation"),
         ("", MetricError, "must say where the file goes, with {path}"),
+        (
+            "program {path} --name=w-{sigma}",
+            MetricError,
+            "{path} and {sigma_rel} are filled into a command, {sigma} is",
+        ),
         (5, TypeError, "`metric` must be a function or a command, got int"),
     ],
 )

@@ -83,6 +83,8 @@ def test_one_aim_is_needed(tmp_path, arguments):
 
 def test_a_folder_that_is_not_one_of_ours_is_refused(tmp_path):
     torch.save({}, tmp_path / "checkpoint-100.pt")
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nofolder"):
+        thin(tmp_path / "nofolder")
     with pytest.raises(SnapshotError, match="holds no snapshots; thinning removes nothing else"):
         thin(tmp_path, keep=1)
     assert (tmp_path / "checkpoint-100.pt").exists()
