@@ -22,7 +22,7 @@ import re
 from ..loop import names
 from ..loop.names import key
 from ..loop.obstacles import Refusal
-from ..loop.tree import within
+from ..loop.tree import assigned, expressions, within
 from ..work import Work
 
 _BOUNDS = (re.compile("while"), re.compile("range"))
@@ -41,7 +41,9 @@ def _bounds(work: Work) -> None:
             scope = work.script.places[node].scope
             if scope not in work.flow.stepping:
                 continue
-            if isinstance(node, ast.While) and work.names_of(scope, counters, node.test):
+            if isinstance(node, ast.While) and (
+                work.names_of(scope, counters, node.test) or _stands_still(work, node)
+            ):
                 text = work.layout.text(node.test)
                 work.warn(
                     node,
@@ -60,6 +62,25 @@ def _bounds(work: Work) -> None:
                             "range-bound",
                             f"`{name}` is tied to this range: skipped updates count toward its total",
                         )
+
+
+def _stands_still(work: Work, loop: ast.While) -> bool:
+    """Whether a bound reads a count that the loop sets for applied updates only, as by `step = finish(step)`."""
+    read = {name for item in ast.walk(loop.test) if (name := key(item)) is not None and names.suggests_counter(name)}
+    gated = work.gated() | {id(block.node) for block in work.blocks if work.gates(block)}  # a test may hold a `:=`
+    for name in read:
+        setting = [node for node in within(loop.body) if name in _given(node)]
+        if setting and all(id(node) in gated for node in setting):
+            return True
+    return False
+
+
+def _given(node: ast.stmt) -> list[str | None]:
+    """The keys that a statement itself gives a value."""
+    targets = [target for target, _ in assigned(node)] + ([node.target] if isinstance(node, ast.AugAssign) else [])
+    return [key(target) for target in targets] + [
+        key(item.target) for item in expressions(node) if isinstance(item, ast.NamedExpr)
+    ]
 
 
 def _early_counters(work: Work) -> None:

@@ -77,3 +77,25 @@ def test_arithmetic_that_is_only_shown_is_no_place_in_the_data(loop, line):
 )
 def test_a_place_in_the_data_is_told_from_what_is_only_shown(loop, line):
     assert "resume-arithmetic" in loop.codes(COUNT + "    " + line)
+
+
+BOUND = "while global_step < 9:\n    optimizer.step()\n    if accelerator.sync_gradients{more}:\n        {body}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "body"),
+    [
+        ("", "ema.step()\n        global_step = finish_step(global_step)"),
+        ("", 'state["global_step"] += 1\n        global_step = state["global_step"]'),
+        (" and (global_step := global_step + 1) % 2 == 0", "accelerator.log({}, step=global_step)"),
+    ],
+)
+def test_a_bound_is_reported_however_its_counter_is_set(make_loop, more, body):
+    step = "accelerator.accumulate(model)\n" + BOUND.format(more=more, body=body)
+    assert {"gated", "while-bound"} <= make_loop(step=step).codes("")
+
+
+def test_a_bound_that_moves_at_skipped_updates_too_is_not_reported(make_loop):
+    body = "ema.step()\n        global_step = finish_step(global_step)\n    global_step = at_least(global_step)"
+    step = "accelerator.accumulate(model)\n" + BOUND.format(more="", body=body)
+    assert "while-bound" not in make_loop(step=step).codes("")
