@@ -36,7 +36,7 @@ def step_of(named: Path, weights: Path, table: Mapping[str, float]) -> float:
             if name in table:
                 return table[name]
         listed = ", ".join(list(table)[:10])
-        raise SnapshotError(f"{named} is not in the table of steps; add it, or move it away. The table lists: {listed}")
+        raise SnapshotError(f"{named} is not in the table of steps; add it or move it away. It lists: {listed}")
     if counted := StoredCounts.read(named):
         if not counted.attempts["applied"]:
             raise SnapshotError(f"{named}: no update was applied before this checkpoint; leave it out")

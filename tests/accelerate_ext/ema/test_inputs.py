@@ -123,7 +123,9 @@ def test_steps_come_from_a_table(known_run, tmp_path, kind):
     table.write_text(json.dumps(names) if kind == "json" else head + "".join(f"{n},{t}\n" for n, t in names.items()))
     options = InputOptions(steps=names if kind == "mapping" else table)
     assert [source.t for source in find_sources(tmp_path / "run", options)] == [400, 1000, 1600]
-    with pytest.raises(SnapshotError, match=r"c\.safetensors is not in the table of steps; it lists: a\.safetensors"):
+    with pytest.raises(
+        SnapshotError, match=r"c\.safetensors is not in the table of steps; .* It lists: a\.safetensors"
+    ):
         find_sources(tmp_path / "run", InputOptions(steps={"a.safetensors": 1, "b.safetensors": 2}))
     table.write_text("a.safetensors\n")
     with pytest.raises(SnapshotError, match="must list names and steps"):
@@ -486,7 +488,9 @@ def test_what_to_add_to_a_table_is_shown(known_run, tmp_path):
 
 def test_a_long_table_is_told_by_its_first_ten_names(known_run, tmp_path):
     save_file(known_run.model(100), tmp_path / "other.safetensors")
-    with pytest.raises(SnapshotError, match=r"add it, or move it away. The table lists: a0, a1, a2, a3, a4, a5, a6, a7, a8, a9$"):
+    with pytest.raises(
+        SnapshotError, match=r"add it or move it away\. It lists: a0, a1, a2, a3, a4, a5, a6, a7, a8, a9$"
+    ):
         find_sources(tmp_path, InputOptions(steps={f"a{index}": index + 1 for index in range(12)}))
 
 
