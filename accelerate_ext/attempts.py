@@ -104,7 +104,7 @@ class Attempts:
             owners = self._owners_of(self._models)
             if owners:  # else somebody steps an optimizer that was not prepared: nothing is known about it
                 self._update.close_without_step(owners)
-                self._unseen.missed()
+                self._unseen.missed(self._models)
         self._pass_at_end = self.passes.count
         self._check_streak()
 
@@ -132,7 +132,7 @@ class Attempts:
         Raises: SkippedUpdatesError if too many attempts in a row were skipped; inside a window that waits for its end.
         """
         self._roll()
-        self._unseen.seen()
+        self._unseen.seen(self._models)
         self._update.add(optimizer, verdict)
         self._pass_at_last_step = self._pass_at_end = self.passes.count
         self._note_scale(verdict, scaler, scale_before)

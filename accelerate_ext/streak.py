@@ -26,18 +26,22 @@ class UnseenSteps:
 
     def __init__(self) -> None:
         self.in_a_row = 0
+        self._of_models: dict[tuple[int, ...], int] = {}  # windows of one model go on while another one's are stepped
         self._is_said = False
 
-    def seen(self) -> None:
-        """A prepared optimizer has stepped."""
+    def seen(self, models: tuple[object, ...]) -> None:
+        """A prepared optimizer has stepped, in a window of these models."""
         self.in_a_row = 0
+        self._of_models.pop(tuple(map(id, models)), None)
 
-    def missed(self) -> None:
-        """A window has ended in which none did."""
+    def missed(self, models: tuple[object, ...]) -> None:
+        """A window of these models has ended in which none did."""
         self.in_a_row += 1
-        if self.in_a_row == _HINT_AFTER and not self._is_said:
+        key = tuple(map(id, models))
+        count = self._of_models[key] = self._of_models.get(key, 0) + 1
+        if count == _HINT_AFTER and not self._is_said:
             self._is_said = True
-            warnings.warn(f"{self.in_a_row} updates in a row count as skipped. {_UNSEEN}.", stacklevel=4)
+            warnings.warn(f"{count} updates in a row count as skipped. {_UNSEEN}.", stacklevel=4)
 
 
 def check_limit(max_consecutive_skips: object) -> None:

@@ -164,6 +164,23 @@ def test_steps_that_nobody_sees_are_said_once_and_in_place_of_the_loss(loop, how
     assert "loss scale" not in str(error.value) and "learning rate" not in str(error.value)
 
 
+def test_a_model_whose_optimizer_is_not_prepared_is_told_beside_one_whose_is():
+    accelerator = accelerate_ext.Accelerator(cpu=True)
+    plain, model = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+
+    def train():
+        for stepped, by in [(plain, torch.optim.SGD(plain.parameters())), (model, optimizer)] * 4:
+            with accelerator.accumulate(stepped):
+                accelerator.backward(stepped(torch.ones(1, 1)).sum())
+                by.step()
+                by.zero_grad()
+
+    with pytest.warns(UserWarning, match="3 updates in a row count as skipped") as said:
+        train()
+    assert len(said) == 1
+
+
 def test_two_updates_that_are_left_out_by_hand_say_nothing_and_a_step_begins_the_count_anew(loop):
     record, loader = loop(batches=9).prepare()
     with warnings.catch_warnings():
