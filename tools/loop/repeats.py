@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from .bindings import bound_by
 from .names import key
 from .obstacles import Refusal
+from .script import Script
 from .tree import assigned, expressions, walk, within
 
 _PLAIN = (
@@ -51,6 +52,19 @@ def with_values(found: Repeated, counters: Iterable[str]) -> tuple[list[ast.stmt
         if user is not None and not lines and node not in again and (late := _bound(node) & wanted):
             return again, _refusal(user, min(late), node)
     return again, None
+
+
+def set_at_boundaries(script: Script, lines: list[str], block: ast.stmt, others: list[ast.stmt]) -> Refusal | None:
+    """Why lines cannot be repeated that read what another block sets, which may run for applied updates only."""
+    reads, _ = _of_lines(lines)
+    for node in others if reads else []:
+        given = reads.intersection(_binds(node))
+        if given and any(
+            isinstance(outer, ast.If) and "sync_gradients" in script.source.segment(outer.test)
+            for outer in script.ancestors(node)
+        ):
+            return _refusal(block, min(given), node)
+    return None
 
 
 def _bound(node: ast.stmt) -> set[str]:

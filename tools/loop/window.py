@@ -57,7 +57,10 @@ class Windows:
         gathered, self._restarted = gathered_in(self.script, outer, inside, wanted)
         window = Window()
         counters = self.traits.counters_in(outer)
-        window.lines = list(self._lines(block, gathered, counters, window))
+        derived = repeats.derived([*within(outer)], counters)
+        window.lines = list(self._lines(block, gathered, derived, window))
+        others = [node for node in within(outer) if id(node) not in inside]
+        window.refusal = window.refusal or repeats.set_at_boundaries(self.script, window.lines, anchor, others)
         if window.kept and any(isinstance(node, ast.Continue) for node in within(block)):
             window.refusal = Refusal(
                 "window-of-updates",

@@ -102,6 +102,19 @@ def test_images_themselves_are_no_data_that_is_counted(grown):
     assert "gated" in codes
 
 
+def test_a_test_of_the_counter_that_is_computed_in_front_of_the_block_is_one_too():
+    head = HEAD + "        now = (global_step + 1) % 2 == 0\n"
+    after, _, _ = rewritten("global_step += 1\nif now:\n    total = 0.0\n", head)
+    assert after.endswith("elif accelerator.sync_gradients:\n            total = applied_total + 0\n")
+
+
+@pytest.mark.parametrize(("test", "is_refused"), [("accelerator.sync_gradients", True), ("ready", False)])
+def test_what_another_block_sets_at_boundaries_is_not_read_by_repeated_lines(test, is_refused):
+    head = HEAD + f"        if {test}:\n            n = len(batch)\n"
+    _, codes, _ = rewritten("global_step += 1\nimages_seen += n\n", head)
+    assert ("nested-reset" in codes) == is_refused
+
+
 def test_an_early_continue_repeats_them_as_well():
     text = HEAD + textwrap.indent(
         "if not accelerator.sync_gradients:\n    continue\nn = len(batch)\nimages_seen += n\nglobal_step += 1\n",
