@@ -41,8 +41,8 @@ def arm(block):
     [
         ("n = len(batch)\nimages_seen += n\n", "n = len(batch)\nimages_seen += n\n"),
         ("x = batch\nb, d = x.shape\ntok_seen += b * d\n", "x = batch\nb, d = x.shape\ntok_seen += b * d\n"),
-        ("last = i == len(loader) - 1\nif last:\n    print(1)\n    epoch += 1\n",
-         "last = i == len(loader) - 1\nif last:\n    epoch += 1\n"),
+        ("last = i % 5 == 4\nif last:\n    print(1)\n    epoch += 1\n",
+         "last = i % 5 == 4\nif last:\n    epoch += 1\n"),
         ("window = tr.window\nprint(window)\nwindow.clear()\n", "window = tr.window\nwindow.clear()\n"),
         ("st.n = batch.size(0)\nst.images += st.n\n", "st.n = batch.size(0)\nst.images += st.n\n"),
         ("n: int = int(batch.numel())\nif ready:\n    m = n\n    images_seen += m\n",
