@@ -12,15 +12,16 @@ from .loop.blocks import Block, Blocks, Role
 from .loop.clauses import Clause, Clauses
 from .loop.flag import Flag, Flags
 from .loop.flow import Flow
-from .loop.lifetimes import left_unbound
+from .loop.lifetimes import left_unbound, stays_true
 from .loop.names import key, last, root, word_pattern
 from .loop.objects import Identity, Objects
 from .loop.obstacles import Refusal
 from .loop.paths import State, StepSite
 from .loop.scope import Scope
 from .loop.script import Script
+from .loop.stamps import keep_time
 from .loop.traits import Traits
-from .loop.tree import expressions, walk, within
+from .loop.tree import assigned, expressions, walk, within
 from .loop.window import Window, Windows
 from .options import Options
 from .site import Outcome, Site
@@ -90,12 +91,18 @@ class Work:
         flag = self.flag(block, sync.owner)
         if flag is None:
             return None
-        window = self.windows.read(block.statements, block.node)
+        window = self.window(block.statements, block.node)
         refusal = window.refusal or next(filter(None, (obstacle(window) for obstacle in obstacles)), None)
         if refusal is not None:
             self.refuse(block.node, block.role.value, refusal)
             return None
         return flag, window
+
+    def window(self, statements: list[ast.stmt], anchor: ast.stmt) -> Window:
+        """What statements clear for the next window, with the time stamps that they set anew for it."""
+        window = self.windows.read(statements, anchor)
+        keep_time(statements, window, self.traits.counters_in(statements))
+        return window
 
     def keep(self, flag: Flag) -> None:
         """Note which steps the kept flag of a gated place needs."""
@@ -103,8 +110,9 @@ class Work:
 
     def left_unbound(self, block: Block, statements: list[ast.stmt]) -> Refusal | None:
         """Why statements cannot wait for an applied update: a name of theirs is read behind them."""
-        if left_unbound(self.script, statements, block.scope, set()) is None:
-            return None
+        stale = self._stays_true(block, statements)
+        if stale is not None or left_unbound(self.script, statements, block.scope, set()) is None:
+            return stale
         spared = {
             id(node)
             for other in self.blocks
@@ -118,6 +126,20 @@ class Work:
                 spared |= {id(inner) for inner in within(node.body)}
         return left_unbound(self.script, statements, block.scope, spared)
 
+    def _stays_true(self, block: Block, statements: list[ast.stmt]) -> Refusal | None:
+        """Why the answer of a test on the counter cannot wait for an applied update."""
+        counters = self.traits.counters_in(statements)
+        others = [item for item in self.blocks if item.role in (Role.BOOKKEEPING, Role.CONTINUE, Role.APPLIED)]
+        inside = {id(node) for node in within([*statements, block.node])}
+        spared = {id(node) for item in others for node in (item.node, *within(item.statements))}
+        answers = {
+            name
+            for node in within(statements)
+            for target, value in assigned(node)
+            if (name := key(target)) is not None and self.traits.trigger(value, counters)
+        }
+        return stays_true(self.script, statements[0], answers, inside, spared)
+
     def gates(self, block: Block) -> bool:
         return block.is_gated and block.role in (Role.BOOKKEEPING, Role.CONTINUE, Role.TAIL, Role.APPLIED)
 
@@ -127,7 +149,9 @@ class Work:
 
     def closed(self) -> set[int]:
         """Ids of all statements that no rule may gate on their own: gated already, or in a block that was refused."""
-        refused = {(site.line, site.kind) for site in self.sites if site.outcome is Outcome.REFUSED}
+        refused = {
+            (site.line, site.kind) for site in self.sites if site.outcome is Outcome.REFUSED or site.code == "boundary"
+        }
         blocks = [block for block in self.blocks if (block.node.lineno, block.role.value) in refused]
         blocks += [block for block in self.blocks if block.role is Role.NORM_LOG]
         return self.gated() | {id(node) for block in blocks for node in within(block.statements)}

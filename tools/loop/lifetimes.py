@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterable
 
+from .names import key
 from .obstacles import Refusal
 from .scope import Scope
 from .script import Loop, Script
@@ -36,6 +37,29 @@ def left_unbound(script: Script, block: list[ast.stmt], scope: Scope, spared: se
                 "late-name",
                 f"`{name}` gets its value in this block alone and line {node.lineno} reads it in every iteration; if "
                 f"the first update is skipped it has none. Give `{name}` a value before the loop",
+            )
+    return None
+
+
+def stays_true(
+    script: Script, first: ast.stmt, answers: set[str], inside: set[int], spared: set[int]
+) -> Refusal | None:
+    """Why a name that answers a test on a counter cannot be left as it was: it is read behind the block, again true.
+
+    A name that an iteration sets to a constant outside the block does not stay so.
+    """
+    loop = script.loop(first)
+    if not answers or loop is None:
+        return None
+    outside = [node for node in within(loop.body) if id(node) not in inside]
+    put_back = {key(target) for node in outside for target, value in assigned(node) if isinstance(value, ast.Constant)}
+    for node in outside:
+        found = {key(item) for item in expressions(node) if isinstance(getattr(item, "ctx", None), ast.Load)}
+        for name in sorted((answers - put_back) & found) if id(node) not in spared else ():
+            return Refusal(
+                "late-name",
+                f"`{name}` answers a test on the counter in this block and line {node.lineno} reads it in every "
+                f"iteration; after a skipped update it would still be true. Set `{name} = False` before the block",
             )
     return None
 

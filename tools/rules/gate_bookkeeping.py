@@ -36,12 +36,13 @@ from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
 from . import reset_window
+from .end_of_data import leave_end_of_data
 
 
 def gate_bookkeeping(work: Work) -> None:
     """Gate every bookkeeping block that can be gated safely."""
     for block in work.blocks:
-        if block.role is Role.BOOKKEEPING:
+        if block.role is Role.BOOKKEEPING and not leave_end_of_data(work, block):
             _gate(work, block)
 
 

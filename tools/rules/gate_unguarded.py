@@ -76,7 +76,7 @@ def _gate(work: Work, block: Block) -> None:
     if flag is None:
         return
     tail = read_tail(work, block)
-    window = work.windows.read(tail.statements, block.node)
+    window = work.window(tail.statements, block.node)
     refusal = _refusal(work, block, tail, window)
     if refusal is not None:
         work.refuse(block.node, kind, refusal)
