@@ -10,6 +10,7 @@ from typing import Any
 
 from .curves import draw_curves
 from .launch import Finished
+from .table import crashed
 from .timeline import Timeline
 from .verdicts import Verdict, judge, short_name
 
@@ -177,7 +178,7 @@ def _scale(timeline: Timeline) -> Row:
 
 def _draw_panel(panel: Any, run: Finished, rows: Sequence[Row], columns: int) -> None:
     timeline = run.timeline
-    defects = [verdict.message for verdict in judge(timeline) if verdict.is_defect]
+    has_defects = any(verdict.is_defect for verdict in judge(timeline))
     panel.set_xlim(0.5, columns + 0.5)
     top, bottom = -1.3, len(rows) + 0.4
     panel.set_ylim(bottom, top)
@@ -186,9 +187,9 @@ def _draw_panel(panel: Any, run: Finished, rows: Sequence[Row], columns: int) ->
     panel.text(
         columns + 0.5,
         -1.05,
-        _headline(timeline, defects),
+        headline(run),
         fontsize=9.5,
-        color=WRONG if defects else APPLIED,
+        color=WRONG if has_defects or crashed(run) else APPLIED,
         va="center",
         ha="right",
     )
@@ -202,11 +203,15 @@ def _draw_panel(panel: Any, run: Finished, rows: Sequence[Row], columns: int) ->
         _draw_row(panel, row, line + 0.5, timeline, columns)
 
 
-def _headline(timeline: Timeline, defects: Sequence[str]) -> str:
+def headline(run: Finished) -> str:
+    """The verdict on a run in one line."""
+    defects = [verdict.message for verdict in judge(run.timeline) if verdict.is_defect]
     if defects:
         more = f"  (+{len(defects) - 1} more)" if len(defects) > 1 else ""
         return defects[0].split(":")[0] + more
-    is_finite = all(attempt.applied for attempt in timeline.attempts)
+    if crashed(run):
+        return "the script failed: the run proves nothing"
+    is_finite = all(attempt.applied for attempt in run.timeline.attempts)
     return "no update was skipped" if is_finite else "nothing moved on a skipped update"
 
 

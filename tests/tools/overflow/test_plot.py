@@ -8,7 +8,7 @@ import pytest
 
 from tools.overflow.curves import ahead, together
 from tools.overflow.launch import Finished, Job, Plan
-from tools.overflow.plot import APPLIED, IDLE, WRONG, draw, rows_of
+from tools.overflow.plot import APPLIED, IDLE, WRONG, draw, headline, rows_of
 
 
 def run(story, name: str = "overflow") -> Finished:
@@ -126,3 +126,13 @@ def test_curves_say_how_far_a_thing_runs_ahead_of_the_applied_updates(story) -> 
     assert curves["scheduler steps"] == [0, 0, 0]
     assert curves["global_step"] == [0, 1, 1]
     assert list(together(curves)) == ["EMA calls, progress bar, global_step: +1", "scheduler steps"]
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "said"),
+    [(0, "nothing moved on a skipped update"), (1, "the script failed: the run proves nothing")],
+)
+def test_a_run_that_failed_is_not_said_to_have_moved_nothing(story, exit_code: int, said: str) -> None:
+    finished = run(story().attempt(scale=[65536.0, 65536.0]).counter(1).skip(scale=[65536.0, 32768.0]))
+    finished.returncode = exit_code
+    assert headline(finished) == said
