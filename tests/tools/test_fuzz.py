@@ -178,3 +178,34 @@ def test_any_loop_is_rewritten_once_and_nothing_but_the_edits_changes(text):
         assert before.edited(edits).text == after.text
         ast.parse(result.after)
     assert rewrite(result.after).after == result.after
+
+
+SCHEDULER_BEFORE_A_COUNTER = """\
+from accelerate import Accelerator
+
+acc = Accelerator(gradient_accumulation_steps=2)
+model, opt = Model(), torch.optim.Adam()
+sched = get_scheduler(opt)
+opt = acc.prepare(opt)
+global_step = 0
+for batch in loader:
+    with acc.accumulate(model):
+        opt.step()
+        if global_step % 3 == 0:
+            sched.step()
+        with acc.accumulate(model):
+            global_step += 1
+            global_step += int(acc.sync_gradients)
+"""
+
+
+def test_a_gated_scheduler_is_no_place_where_updates_are_counted() -> None:
+    """Else the counter that was refused would be taken for one of batches when the result is read again."""
+    first = rewrite(SCHEDULER_BEFORE_A_COUNTER.encode())
+    second = rewrite(first.after)
+    assert b"optimizer_step_was_skipped" in first.after
+    assert second.after == first.after
+    assert [[site.code for site in result.sites if "counter" in site.kind] for result in (first, second)] == [
+        ["counts-batches"],
+        ["counts-batches"],
+    ]

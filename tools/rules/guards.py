@@ -33,7 +33,8 @@ def is_range_bound(work: Work, block: Block, node: ast.stmt) -> bool:
 def leave_batches(work: Work, block: Block) -> None:
     """A counter of batches: refused where the loop has no other, left where updates are counted elsewhere."""
     loop = work.script.loop(block.node)
-    others = [item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop]
+    gating = [item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop]
+    others = [item for item in gating if any(map(work.traits.counts, item.statements))]  # not a scheduler's alone
     refusal = _why_batches(work, block)
     if others and refusal.code == "counts-batches":
         text = "counts beside the updates that a guard counts; no test on the boundary stands round it"
