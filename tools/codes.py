@@ -56,6 +56,7 @@ CODES = {
     "step-guard": "guards the step itself; the flag would stop training after the first overflow",
     "before-attempt": "runs before the update is attempted",
     "gradient-norm": "logs the gradients of the attempt, whether it was applied or not",
+    "inside-gate": "stands among statements that are gated as a whole",
     "boundary": "belongs to every sync boundary, applied or not",
     "prepared-scheduler": "a prepared scheduler asks the flag itself",
     "scheduler-unknown": "whether this scheduler is prepared cannot be seen in this file",

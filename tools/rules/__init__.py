@@ -14,6 +14,7 @@ from .gate_triggers import gate_triggers
 from .gate_unguarded import gate_unguarded
 from .keep_own_flag import keep_own_flag
 from .leave import leave
+from .leave_batches import leave_batches
 from .refuse_guards import refuse_guards
 from .unclear_counters import unclear_counters
 from .warn_budgets import warn_budgets
@@ -21,9 +22,10 @@ from .warn_counters import warn_counters
 from .warn_flags import warn_flags
 
 RULES: tuple[Rule, ...] = (
-    gate_bookkeeping,  # first: the blocks that decide which counters now count applied updates
+    gate_unguarded,  # first: the blocks that decide which counters now count applied updates
+    gate_bookkeeping,  # behind the tails, which take in the guards that stand among their statements
     gate_continue,
-    gate_unguarded,
+    leave_batches,  # behind the blocks: whether updates are counted elsewhere
     cross_multiples,
     gate_triggers,  # behind the blocks: what fires on their counters
     follow_arguments,

@@ -42,7 +42,7 @@ from .end_of_data import leave_end_of_data
 def gate_bookkeeping(work: Work) -> None:
     """Gate every bookkeeping block that can be gated safely."""
     for block in work.blocks:
-        if block.role is Role.BOOKKEEPING and not leave_end_of_data(work, block):
+        if block.role is Role.BOOKKEEPING and not block.is_gated and not leave_end_of_data(work, block):
             _gate(work, block)
 
 

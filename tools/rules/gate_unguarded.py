@@ -23,8 +23,10 @@ After, where everything to the end of the loop's body is bookkeeping:
 
 and otherwise with `if not accelerator.optimizer_step_was_skipped:` round the statements that count.
 
-Refuses: counters that move at every micro-batch of a loop that accumulates (they count batches, and gating them would
-change runs without an overflow); counters that a `range` loop is tied to; what `gate_bookkeeping` refuses.
+A guard among those statements needs no gate of its own.
+
+Refuses: counters that a `range` loop is tied to; what `gate_bookkeeping` refuses. Counters of batches are left to
+`leave_batches`.
 """
 
 from __future__ import annotations
@@ -35,29 +37,23 @@ from dataclasses import replace
 from ..loop.blocks import Block, Role
 from ..loop.flag import Flag
 from ..loop.obstacles import Refusal
+from ..loop.tree import within
 from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
 from . import reset_window
-from .guards import is_range_bound, leave_batches, why_unread
-from .tails import Tail, is_by_modulo, read_tail
+from .guards import is_range_bound, why_unread
+from .tails import Tail, counts_batches, is_by_modulo, is_gateable, read_tail
 
 
 def gate_unguarded(work: Work) -> None:
     """Gate the bookkeeping that stands behind a step without a guard."""
     for block in work.blocks:
-        if block.role is Role.TAIL:
-            if work.flags.reaches_accelerator(block.scope) or _is_prepared(work, block):
+        if block.role is Role.TAIL and not block.is_gated:
+            if is_gateable(work, block):
                 _gate(work, block)
             elif (refusal := why_unread(work, block)) is not None:
                 work.refuse(block.node, block.role.value, refusal)
-
-
-def _is_prepared(work: Work, block: Block) -> bool:
-    """Whether the step is that of an optimizer which an accelerator of the file prepared, in reach or not."""
-    sites = [site for path in block.state.paths for site in path.steps]
-    made = [item.accelerator for site in sites for item in work.objects.preparations_of(site.who)]
-    return any(work.objects.kind(who.scope, who.key) == "accelerator" for who in made)
 
 
 def _gate(work: Work, block: Block) -> None:
@@ -68,9 +64,7 @@ def _gate(work: Work, block: Block) -> None:
     if len(block.statements) == 1 and isinstance(only, ast.If):
         block.test = work.flow.tests[only]  # may be the very test that the step stands under
     kind = block.role.value
-    by_modulo = is_by_modulo(work, block)
-    if block.state.sync is None and work.objects.accumulation == "maybe" and not by_modulo:
-        leave_batches(work, block)
+    if counts_batches(work, block):
         return
     flag = work.flag(block)
     if flag is None:
@@ -81,18 +75,33 @@ def _gate(work: Work, block: Block) -> None:
     if refusal is not None:
         work.refuse(block.node, kind, refusal)
         return
-    if by_modulo and flag.condition is None:
+    if flag.condition is None and is_by_modulo(work, block):
         tail.is_rest = False
         flag = replace(flag, text=f"({flag.accelerator}.sync_gradients and {flag.text})")
         block.state = replace(block.state, sync=True)
     block.statements = tail.statements
     if work.edit(block.node, kind, lambda: _edits(work, block, tail, flag, window)):
         block.is_gated = True
+        _take_in(work, block)
         work.keep(flag)
         how = "`continue` skips all that follows" if tail.is_rest else "gated"
         every = "no accumulation: every iteration is a boundary; " if work.objects.accumulation == "none" else ""
         work.rewritten(block.node, kind, "gated", f"{every}{how} on a skipped update: `{flag.text}`{flag.remark}")
         reset_window.report(work, block, window)
+
+
+def _take_in(work: Work, tail: Block) -> None:
+    """Blocks inside a gated tail run for applied updates as they are."""
+    inside = {id(node) for node in within(tail.statements)}
+    for block in work.blocks:
+        if (
+            block is not tail
+            and block.role in (Role.BOOKKEEPING, Role.CONTINUE, Role.TAIL)
+            and id(block.node) in inside
+        ):
+            block.is_gated = True
+            text = f"stands in what line {tail.node.lineno} begins, which is gated as a whole"
+            work.warn(block.node, block.role.value, "inside-gate", text)
 
 
 def _refusal(work: Work, block: Block, tail: Tail, window: Window) -> Refusal | None:

@@ -1,4 +1,4 @@
-"""Unguarded counters that no flag makes right: what stands round them, and what is to be said of it."""
+"""What stands round an unguarded counter: the tests over it, and the `range` loop that it may be tied to."""
 
 from __future__ import annotations
 
@@ -30,40 +30,9 @@ def is_range_bound(work: Work, block: Block, node: ast.stmt) -> bool:
     return False
 
 
-def leave_batches(work: Work, block: Block) -> None:
-    """A counter of batches: refused where the loop has no other, left where updates are counted elsewhere."""
-    loop = work.script.loop(block.node)
-    gating = [item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop]
-    others = [item for item in gating if any(map(work.traits.counts, item.statements))]  # not a scheduler's alone
-    refusal = _why_batches(work, block)
-    if others and refusal.code == "counts-batches":
-        text = "counts beside the updates that a guard counts; no test on the boundary stands round it"
-        work.warn(block.node, block.role.value, "data-counter", text)
-    else:
-        work.refuse(block.node, block.role.value, refusal)
-
-
-def _why_batches(work: Work, block: Block) -> Refusal:
-    """Why an unguarded counter of a loop that accumulates is left: as sure as the tests round it allow."""
-    unread = why_unread(work, block)
-    if unread is not None:
-        return unread
-    _, test = next(_tests(work, block), (None, None))
-    if test is not None:
-        return Refusal(
-            "counts-batches",
-            f"that line {test.lineno} (`{_text(work, test)}`) lets only sync boundaries through cannot be seen here; "
-            "if it does not, this counts batches. Put it under `if accelerator.sync_gradients:` first",
-        )
-    return Refusal(
-        "counts-batches",
-        "no test guards it, so it counts batches, not updates; move it under `if accelerator.sync_gradients:` first",
-    )
-
-
 def why_unread(work: Work, block: Block) -> Refusal | None:
     """Why a counter under a test that asks for the boundary in a form of its own is left; None without such a test."""
-    for node, test in _tests(work, block):
+    for node, test in tests_round(work, block):
         seen = _looks_at_a_flag(work, node, test)
         if seen is not None:
             return Refusal(
@@ -74,7 +43,7 @@ def why_unread(work: Work, block: Block) -> Refusal | None:
     return None
 
 
-def _tests(work: Work, block: Block) -> Iterator[tuple[ast.stmt, ast.expr]]:
+def tests_round(work: Work, block: Block) -> Iterator[tuple[ast.stmt, ast.expr]]:
     """The tests that decide whether a statement of the block counts, innermost first."""
     inside = [node for node in within(block.statements) if work.traits.counts(node)]
     for node in [*reversed(inside), block.node, *work.script.ancestors(block.node)]:
@@ -99,7 +68,7 @@ def _looks_at_a_flag(work: Work, node: ast.stmt, test: ast.expr) -> str | None:
     """How a test asks for the boundary all the same: the test itself, or the function of this file that it calls."""
     text, scope = work.layout.text(test), work.script.places[node].scope
     if work.flags.reaches_accelerator(scope) and any(pattern.search(text) for pattern in work.clauses.words):
-        return f"`{_text(work, test)}`"
+        return f"`{short_text(work, test)}`"
     for item in walk(test):
         function = work.script.function(scope, item) if isinstance(item, (ast.Call, ast.Attribute)) else None
         if function is not None and any(flag.search(work.script.text_of(function)) for flag in FLAGS):
@@ -108,7 +77,7 @@ def _looks_at_a_flag(work: Work, node: ast.stmt, test: ast.expr) -> str | None:
     return None
 
 
-def _text(work: Work, test: ast.expr) -> str:
+def short_text(work: Work, test: ast.expr) -> str:
     """The text of a test in one short line."""
     text = re.sub(r"\s+", " ", work.layout.text(test))
     return text if len(text) <= _WIDTH else text[:_WIDTH].rsplit(" ", 1)[0] + " ..."

@@ -46,6 +46,23 @@ def read_tail(work: Work, block: Block) -> Tail:
     return Tail(runs, False)
 
 
+def is_gateable(work: Work, block: Block) -> bool:
+    """Whether the step before an unguarded block is one that an accelerator of the file answers for."""
+    return work.flags.reaches_accelerator(block.scope) or _is_prepared(work, block)
+
+
+def _is_prepared(work: Work, block: Block) -> bool:
+    """Whether the step is that of an optimizer which an accelerator of the file prepared, in reach or not."""
+    sites = [site for path in block.state.paths for site in path.steps]
+    made = [item.accelerator for site in sites for item in work.objects.preparations_of(site.who)]
+    return any(work.objects.kind(who.scope, who.key) == "accelerator" for who in made)
+
+
+def counts_batches(work: Work, block: Block) -> bool:
+    """Whether an unguarded block of a loop that accumulates runs at every micro-batch."""
+    return block.state.sync is None and work.objects.accumulation == "maybe" and not is_by_modulo(work, block)
+
+
 def is_by_modulo(work: Work, block: Block) -> bool:
     """Whether the statements run at the boundaries of the script's own modulo, next to `accumulate`.
 

@@ -1,5 +1,7 @@
 """Counters and averages behind a step without a guard."""
 
+import textwrap
+
 import pytest
 
 from tools.rewrite import rewrite
@@ -43,13 +45,6 @@ def test_with_accumulate_the_boundary_is_asked_too(make_loop):
         "global_step += 1\nbegin = 1\nprint(begin)",
         f"if accelerator.sync_gradients and not {SKIPPED}:\n    global_step += 1\nbegin = 1\nprint(begin)",
     )
-
-
-def test_a_counter_of_batches_is_refused_where_nothing_else_counts_and_left_where_it_does(loop):
-    assert "counts-batches" in loop.stays("global_step += 1\nx = 1\nprint(x)")
-    codes = loop.codes("if accelerator.sync_gradients:\n    global_step += 1\nstep_in_run += 1\nx = 1\nprint(x)")
-    assert "data-counter" in codes
-    assert "counts-batches" not in codes
 
 
 def test_a_modulo_next_to_accumulate_keeps_its_meaning(loop):
@@ -114,29 +109,29 @@ def test_a_function_that_looks_at_the_boundary_is_named(loop):
     assert "`is_due` (line 23)" in site.message
 
 
-def test_an_opaque_test_is_not_said_to_count_batches_for_sure(loop):
-    (site,) = [s for s in loop.rewrite("if due(step):\n    global_step += 1").sites if s.code == "counts-batches"]
-    assert "`due(step)`" in site.message
-    assert "so it counts batches" not in site.message
-
-
-def test_an_early_exit_above_is_a_test_that_may_guard(loop):
-    (site,) = [
-        s for s in loop.rewrite("if loss is None:\n    continue\nglobal_step += 1").sites if s.code == "counts-batches"
-    ]
-    assert "line 19 (`loss is None`)" in site.message
-
-
+@pytest.mark.parametrize("end", ["", "x = 1\nprint(x)"], ids=["to the end of the body", "among other statements"])
 @pytest.mark.parametrize(
-    ("test", "shown"),
+    "inner",
     [
-        ("is_due(step,   (1 +\n    2))", "is_due(step, (1 + 2))"),
-        ("is_due(" + "n" * 52 + ")", "is_due(" + "n" * 52 + ")"),
-        ("is_due(" + "n" * 40 + ", several, more)", "is_due(" + "n" * 40 + ", several, ..."),
-        ("is_due(" + "n" * 42 + ", several, more)", "is_due(" + "n" * 42 + ", several, ..."),
-        ("is_due(" + "n" * 43 + ", several, more)", "is_due(" + "n" * 43 + ", ..."),
+        "if accelerator.sync_gradients:\n    ema.step()",
+        "if accelerator.sync_gradients:\n    ema.step()\nelse:\n    progress_bar.update(1)",
+        "if not accelerator.sync_gradients:\n    pass\nelse:\n    ema.step()",
+        "if accelerator.sync_gradients:\n    if args.ema:\n        ema.step()\n    progress_bar.update(1)",
     ],
+    ids=["one arm", "two arms", "the other arm", "nested"],
 )
-def test_a_test_is_named_in_one_short_line(loop, test, shown):
-    (site,) = [s for s in loop.rewrite(f"if {test}:\n    global_step += 1").sites if s.code == "counts-batches"]
-    assert f"(`{shown}`)" in site.message
+def test_a_guard_inside_a_gated_tail_is_gated_with_it(make_loop, inner, end):
+    applied = f"accelerator.sync_gradients and not {SKIPPED}"
+    gate = f"if {applied}:\n" if end else f"if not accelerator.sync_gradients or {SKIPPED}:\n    continue\n"
+    block = "global_step += 1\n" + inner
+    kept = textwrap.indent(block, "    ") if end else block
+    assert make_loop(**NONE).becomes(f"{block}\n{end}", f"{gate}{kept}\n{end}")
+
+
+def test_what_stands_inside_a_gated_tail_is_reported_as_gated(make_loop):
+    body = "global_step += 1\nif accelerator.sync_gradients:\n    ema.step()"
+    result = make_loop(**NONE).rewrite(body)
+    lines = result.before.decode().splitlines()
+    sites = {lines[site.line - 1].strip(): site.code for site in result.sites}
+    assert sites["global_step += 1"] == "gated"
+    assert sites["if accelerator.sync_gradients:"] == "inside-gate"
