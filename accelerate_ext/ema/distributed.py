@@ -51,7 +51,7 @@ def is_first_copy(tensor: DTensor) -> bool:
     coordinate = tensor.device_mesh.get_coordinate()
     if coordinate is None:
         return False
-    return all(at == 0 or placement.is_shard() for at, placement in zip(coordinate, tensor.placements, strict=True))
+    return all(at == 0 or not how.is_replicate() for at, how in zip(coordinate, tensor.placements, strict=True))
 
 
 def part_of(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

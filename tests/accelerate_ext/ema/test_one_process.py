@@ -1,4 +1,4 @@
-"""A model in parts on a mesh of a single process, as a launcher leaves it on one device."""
+"""A model in parts on a mesh of a single process, as a launcher leaves it on one device; and larger meshes, pretended."""
 
 import pytest
 import torch
@@ -6,8 +6,11 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from accelerate_ext.ema import PostHocEMA, SnapshotError, list_snapshots
+from accelerate_ext.ema import PostHocEMA, SnapshotError, distributed, list_snapshots
 
 try:
     from torch.distributed.fsdp import fully_shard
@@ -56,3 +59,29 @@ def test_an_error_of_the_process_is_raised_once_and_leaves_no_snapshot(mesh, tmp
         ema.snapshot(tmp_path)
     assert list_snapshots(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+SHARINGS = {
+    "by rows, the rows of copies": (Shard(0), Replicate()),
+    "copies of rows": (Replicate(), Shard(0)),
+    "by rows and columns": (Shard(0), Shard(1)),
+    "by rows, shared out again": (Shard(0), Shard(0)),
+    "by rows of rows, as FSDP2 over tensor parallelism": (_StridedShard(0, split_factor=2), Shard(0)),
+}
+
+
+@pytest.mark.parametrize("placements", SHARINGS.values(), ids=SHARINGS)
+def test_what_all_processes_of_a_mesh_write_is_every_element_once(placements):
+    written = torch.zeros(10, 6)
+    for rank in range(4):
+        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=4)
+        try:
+            mesh = init_device_mesh("cpu", (2, 2))
+            like = DTensor.from_local(
+                torch.zeros(1, 1), mesh, placements, run_check=False, shape=torch.Size((10, 6)), stride=(6, 1)
+            )
+            if distributed.is_first_copy(like):
+                distributed.part_of(written, like).add_(1)
+        finally:
+            dist.destroy_process_group()
+    assert torch.equal(written, torch.ones(10, 6))
