@@ -39,10 +39,10 @@ from ..loop.flag import Flag
 from ..loop.obstacles import Refusal
 from ..loop.tree import within
 from ..loop.window import Window
-from ..source import Edit
 from ..work import Work
 from . import reset_window
 from .guards import is_range_bound, why_unread
+from .tail_edits import gate_tail
 from .tails import Tail, counts_batches, is_by_modulo, is_gateable, read_tail
 
 
@@ -69,8 +69,7 @@ def _gate(work: Work, block: Block) -> None:
     flag = work.flag(block)
     if flag is None:
         return
-    tail = read_tail(work, block)
-    window = work.window(tail.statements, block.node)
+    tail, window = _tail_and_window(work, block, flag)
     refusal = _refusal(work, block, tail, window)
     if refusal is not None:
         work.refuse(block.node, kind, refusal)
@@ -80,7 +79,7 @@ def _gate(work: Work, block: Block) -> None:
         flag = replace(flag, text=f"({flag.accelerator}.sync_gradients and {flag.text})")
         block.state = replace(block.state, sync=True)
     block.statements = tail.statements
-    if work.edit(block.node, kind, lambda: _edits(work, block, tail, flag, window)):
+    if work.edit(block.node, kind, lambda: gate_tail(work, block, tail, flag, window)):
         block.is_gated = True
         _take_in(work, block)
         work.keep(flag)
@@ -88,6 +87,20 @@ def _gate(work: Work, block: Block) -> None:
         every = "no accumulation: every iteration is a boundary; " if work.objects.accumulation == "none" else ""
         work.rewritten(block.node, kind, "gated", f"{every}{how} on a skipped update: `{flag.text}`{flag.remark}")
         reset_window.report(work, block, window)
+
+
+def _tail_and_window(work: Work, block: Block, flag: Flag) -> tuple[Tail, Window]:
+    """What is gated with a block, and the window state in it.
+
+    Sums over several updates go back to what they were only where an update was skipped. Where the block's own test is
+    that of the step, the flag is old wherever it does not hold, so the gate goes no further than that test.
+    """
+    tail = read_tail(work, block)
+    window = work.window(tail.statements, block.node)
+    if window.kept and block.test is not None and work.flags.find(block.node, block.state, None, None) != flag:
+        tail = Tail([block.statements], is_rest=False, is_test_of_step=True)
+        window = work.window(tail.statements, block.node)
+    return tail, window
 
 
 def _take_in(work: Work, tail: Block) -> None:
@@ -111,30 +124,3 @@ def _refusal(work: Work, block: Block, tail: Tail, window: Window) -> Refusal | 
     if len(tail.runs) > 1 and (window.kept or window.lines):
         return Refusal("window-of-updates", "window state is cleared among statements that must run at every boundary")
     return work.left_unbound(block, tail.statements)
-
-
-def _edits(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) -> list[Edit]:
-    layout, lines = work.layout, reset_window.lines(work, window)
-    if tail.is_rest:
-        test = " or ".join(work.opposite(block.state, flag))
-        unit = layout.unit(block.node)
-        edits = reset_window.keep_sums(work, block, window)
-        return edits + layout.insert_before(
-            tail.statements[0], [f"if {test}:", *(unit + line.replace("\0", unit) for line in (*lines, "continue"))]
-        )
-    test = " and ".join(work.conditions(block.state, flag))
-    edits = []
-    for run in tail.runs:
-        only = run[0]
-        if len(run) == 1 and isinstance(only, ast.If) and not only.orelse and not window.kept:
-            edits += layout.prepend_clauses(only, work.conditions(block.state, flag))
-            if lines:  # those of the one test, which come first, and what stands under it
-                return edits + layout.add_arm(only, f"elif {layout.raw_test(only)}:", [item[1:] for item in lines[1:]])
-        else:
-            edits += layout.wrap(run[0], run[-1], test)
-    if lines:
-        run = tail.runs[0]
-        kept = reset_window.kept_lines(work, window)
-        edits += reset_window.starts(work, block, window)
-        edits += layout.end_wrapped(run[0], run[-1], kept, lines)
-    return edits

@@ -15,10 +15,11 @@ from ..work import Work
 
 @dataclass
 class Tail:
-    """Runs of statements to gate; `is_rest` where one run goes to the end of the loop's body."""
+    """Runs of statements to gate."""
 
     runs: list[list[ast.stmt]]
-    is_rest: bool
+    is_rest: bool  # one run that goes to the end of the loop's body
+    is_test_of_step: bool = False  # one test, and the step is made only where it holds
 
     @property
     def statements(self) -> list[ast.stmt]:

@@ -135,3 +135,25 @@ def test_what_stands_inside_a_gated_tail_is_reported_as_gated(make_loop):
     sites = {lines[site.line - 1].strip(): site.code for site in result.sites}
     assert sites["global_step += 1"] == "gated"
     assert sites["if accelerator.sync_gradients:"] == "inside-gate"
+
+
+BY_MODULO = """\
+loss = model(batch)
+window += loss
+accelerator.backward(loss)
+if (step + 1) % 4 == 0:
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("end", ["", "x = 1\nprint(x)\n", "if global_step >= 9:\n    break\n"])
+def test_sums_go_back_only_in_iterations_that_attempt_an_update(make_loop, end):
+    """Behind a skipped update the flag keeps its answer while the next window gathers."""
+    loop = make_loop(accumulation="", step=BY_MODULO)
+    log = "    if global_step % 2 == 0:\n        accelerator.log({'loss': window}, step=global_step)\n        window = 0.0\n"
+    after = loop.rewrite("if (step + 1) % 4 == 0:\n    global_step += 1\n" + log + end).after.decode()
+    assert textwrap.dedent(after[after.index("zero_grad()\n") + 12 :]).startswith(
+        f"if not {SKIPPED} and (step + 1) % 4 == 0:\n    global_step += 1\n{log}    applied_window = window + 0\n"
+        "elif (step + 1) % 4 == 0:\n    window = applied_window + 0\n"
+    )
