@@ -60,6 +60,22 @@ def part_of(full: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return full[tuple(slice(at, at + size) for at, size in zip(offset, shape, strict=True))]
 
 
+def copy_into(target: torch.Tensor, part: torch.Tensor, like: torch.Tensor) -> None:
+    """Write into `target` the tensor of which `part` is this process's share in the way that `like` is shared out.
+
+    A collective, unless both are shared out in the same way or neither is.
+    """
+    if _way(target) == _way(like):
+        local(target).copy_(part)
+        return
+    full = whole(part, like)
+    local(target).copy_(part_of(full, target) if is_sharded(target) else full)
+
+
+def _way(tensor: torch.Tensor) -> object:
+    return (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
+
+
 def rank() -> int:
     """Rank of this process; 0 where there is only one."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0

@@ -26,7 +26,8 @@ class Evaluation:
     def copy_to(self, parameters: Model | None = None, *, sigma_rel: float | None = None) -> None:
         """Write an average into a model, rounded to the model's dtype.
 
-        Another model than the averaged one also gets the frozen parameters and buffers, so that it is complete.
+        Another model than the averaged one also gets the frozen parameters and buffers, so that it is complete. If one
+        of the two is sharded and the other is not, or is in another way, every process must call this.
 
         Args:
             parameters: a module, its parameters, or None for the model that is averaged.
@@ -35,13 +36,13 @@ class Evaluation:
         """
         targets = self.parameters.targets(parameters)
         for name, average in self.averages(sigma_rel).items():
-            distributed.local(targets[name]).copy_(average)
+            distributed.copy_into(targets[name], average, self.parameters.averaged[name])
         is_other = isinstance(parameters, nn.Module) and unwrap(parameters) is not self.parameters.module
         if is_other and isinstance(parameters, nn.Module):
             held = targets | dict(buffers(unwrap(parameters)))
             for name, tensor in self.parameters.copied().items():
                 if name in held and held[name].shape == tensor.shape:
-                    distributed.local(held[name]).copy_(distributed.local(tensor))
+                    distributed.copy_into(held[name], distributed.local(tensor), tensor)
 
     @torch.no_grad()
     def store(self, parameters: Model | None = None) -> None:

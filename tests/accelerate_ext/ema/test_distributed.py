@@ -186,6 +186,16 @@ def test_averages_are_lent_to_a_model_in_parts(folder, alone):
     assert told(folder, 1)["is_restored"]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("kind", ["whole", "parts"])
+def test_averages_are_copied_to_a_model_that_is_shared_out_in_another_way(folder, alone, rank, kind):
+    model, kept = alone
+    copied = torch.load(folder / f"copied-{rank}.pt", weights_only=True)[kind]
+    frozen = {name: tensor for name, tensor in model.state_dict().items() if name not in kept[20][0.05]}
+    assert copied.keys() == model.state_dict().keys()
+    assert all(torch.equal(copied[name], tensor) for name, tensor in (frozen | kept[20][0.05]).items())
+
+
 def test_an_error_of_one_process_is_one_of_all_and_leaves_nothing(folder):
     for rank in range(2):
         assert "snapshots need a folder" in told(folder, rank)["a file in the way"]

@@ -37,6 +37,26 @@ def build():
     )
 
 
+def share_out(model):
+    for layer in model:
+        if list(layer.parameters()):
+            fully_shard(layer)
+    return fully_shard(model)
+
+
+def copy_across(ema, folder):
+    """From averages in parts to a whole model, and from averages of that to another model in parts."""
+    whole, parts = build(), share_out(build())
+    for model in (whole, parts):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.zero_()
+    ema.copy_to(whole)
+    PostHocEMA(whole).copy_to(parts)
+    copied = {name: t.full_tensor() if isinstance(t, DTensor) else t for name, t in parts.state_dict().items()}
+    torch.save({"whole": whole.state_dict(), "parts": copied}, folder / f"copied-{dist.get_rank()}.pt")
+
+
 def move(model, step):
     """The same whole weights at a step, however they are held."""
     generator = torch.Generator().manual_seed(step)
@@ -101,11 +121,7 @@ def publish_in_the_background(ema, folder, told):
 def main(folder: Path) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=world)
-    model = build()
-    for layer in model:
-        if list(layer.parameters()):
-            fully_shard(layer)
-    fully_shard(model)
+    model = share_out(build())
     ema = PostHocEMA(model)
     told = {"run": ema.run}
     for step in range(1, 21):
@@ -114,6 +130,7 @@ def main(folder: Path) -> None:
         if step % 5 == 0:
             save_checkpoint(model, folder / "checkpoints" / f"step-{step}")
     dcp.save(model.state_dict(), checkpoint_id=folder / "pickled" / "step-20" / "pytorch_model_fsdp_0")
+    copy_across(ema, folder)
     ema.snapshot(folder / "gathered")
     ema.snapshot(folder / "sharded", sharded=True)
     told["parts"] = {name: list(average.shape) for name, average in ema.averages().items()}
