@@ -15,7 +15,7 @@ from .errors import SkippedUpdatesError
 from .scaling import ScalerTurn, copy_of_scale, holds_gradients, owns_any
 from .streak import UnseenSteps, too_many_skips
 from .tally import Tally
-from .update import Update, Verdict
+from .update import Update, Verdict, sent
 
 if TYPE_CHECKING:
     from torch.amp import GradScaler
@@ -84,7 +84,7 @@ class Attempts:
             if verdict.is_known:
                 return count + (not verdict.skipped)
             assert verdict.found_inf is not None
-            count = count + (verdict.found_inf.reshape(()) == 0).to(device, non_blocking=True)
+            count = count + sent(verdict.found_inf.reshape(()) == 0, device)
         return count
 
     def open_window(self, models: tuple[torch.nn.Module, ...]) -> Update:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .ledger import Ledger
-from .update import Parcel, Verdict, on_one_device, settle_all
+from .update import Parcel, Verdict, on_one_device, sent, settle_all
 
 _CHUNK = 8  # verdicts sent to the host together; one copy in so many updates is lost in the noise
 
@@ -68,7 +68,7 @@ class Tally:
         count = torch.full((), self._ledger.applied + known, dtype=torch.int64, device=device)
         unknown = [verdict for verdict in pending if not verdict.is_known]
         if unknown:
-            count += (on_one_device(unknown) == 0).sum().to(device, non_blocking=True)
+            count += sent((on_one_device(unknown) == 0).sum(), device)
         return count
 
     def _receive(self) -> None:

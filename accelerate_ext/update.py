@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -58,8 +59,13 @@ def on_one_device(verdicts: list[Verdict]) -> torch.Tensor:
     flags = [verdict.found_inf for verdict in verdicts if verdict.found_inf is not None]
     device = flags[0].device
     if any(flag.dim() or flag.device != device for flag in flags):
-        flags = [flag.reshape(()).to(device, non_blocking=True) for flag in flags]
+        flags = [sent(flag.reshape(()), device) for flag in flags]
     return torch.stack(flags)
+
+
+def sent(answer: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """An answer on another device, not waited for; on the host it is, where it would else be read before it is there."""
+    return answer.to(device, non_blocking=device.type != "cpu")
 
 
 class Parcel:
@@ -70,10 +76,7 @@ class Parcel:
         flags = on_one_device(verdicts)
         self._host = torch.empty(flags.shape, dtype=flags.dtype, pin_memory=flags.device.type == "cuda")
         self._host.copy_(flags, non_blocking=True)
-        self._event = None
-        if flags.device.type != "cpu":
-            self._event = torch.get_device_module(flags.device).Event()
-            self._event.record()
+        self._event = event_on(flags.device) if flags.device.type != "cpu" else None
         for verdict in verdicts:
             verdict.parcel = self
 
@@ -82,6 +85,17 @@ class Parcel:
         if self._event is not None:
             self._event.synchronize()
         settle_all(self._verdicts, self._host)
+
+
+def event_on(device: torch.device) -> Any:
+    """An event behind what a device was given so far. It need not be the current device, whose stream is another one."""
+    module = torch.get_device_module(device)
+    event = module.Event()
+    if hasattr(module, "current_stream"):  # MPS has one stream
+        event.record(module.current_stream(device))
+    else:
+        event.record()
+    return event
 
 
 def settle_all(verdicts: list[Verdict], on_host: torch.Tensor) -> None:

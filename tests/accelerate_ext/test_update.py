@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
-from accelerate_ext.update import Update, Verdict, on_one_device
+from accelerate_ext.update import Update, Verdict, event_on, on_one_device, sent
 from benchmarks.device_reads import DeviceReads
 
 
@@ -41,6 +44,45 @@ def test_answers_of_several_devices_come_together_on_the_first(devices):
     verdicts = [Verdict(found_inf=torch.zeros((), device=device)) for device in devices]
     together = on_one_device(verdicts)
     assert together.shape == (2,) and together.device.type == devices[0]
+
+
+class Copies(TorchFunctionMode):
+    """Notes whether copies from one device to another are waited for."""
+
+    def __init__(self):
+        super().__init__()
+        self.waited_for = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func is torch.Tensor.to:
+            self.waited_for.append(not kwargs["non_blocking"])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("device", "is_waited_for"), [("meta", False), ("cpu", True)])
+def test_what_is_sent_to_the_host_is_waited_for_since_it_may_be_read_at_once(device, is_waited_for):
+    with Copies() as copies:
+        assert sent(torch.ones(()), torch.device(device)).device.type == device
+    assert copies.waited_for == [is_waited_for]
+
+
+class Device:
+    """Stands in for a module such as torch.cuda, of which there is none here."""
+
+    def __init__(self):
+        self.recorded = []
+
+    def Event(self):  # noqa: N802
+        return SimpleNamespace(record=lambda *streams: self.recorded.append(streams))
+
+
+def test_an_event_is_recorded_on_the_stream_of_the_device_that_it_is_for(monkeypatch):
+    module = Device()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    event_on(torch.device("mps"))
+    module.current_stream = lambda device: f"stream of {device}"
+    event_on(torch.device("cuda:1"))
+    assert module.recorded == [(), ("stream of cuda:1",)]
 
 
 def test_combining_reads_nothing():
