@@ -64,7 +64,7 @@ def on_one_device(verdicts: list[Verdict]) -> torch.Tensor:
 
 
 def sent(answer: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """An answer on another device, not waited for; on the host it is, where it would else be read before it is there."""
+    """An answer on another device, which nobody waits for; on the host it would be read before it is there."""
     return answer.to(device, non_blocking=device.type != "cpu")
 
 
@@ -88,7 +88,7 @@ class Parcel:
 
 
 def event_on(device: torch.device) -> Any:
-    """An event behind what a device was given so far. It need not be the current device, whose stream is another one."""
+    """An event behind what a device was given so far; the stream of the current device may be another one."""
     module = torch.get_device_module(device)
     event = module.Event()
     if hasattr(module, "current_stream"):  # MPS has one stream

@@ -72,7 +72,7 @@ class Device:
     def __init__(self):
         self.recorded = []
 
-    def Event(self):  # noqa: N802
+    def Event(self):
         return SimpleNamespace(record=lambda *streams: self.recorded.append(streams))
 
 
