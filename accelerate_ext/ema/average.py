@@ -182,12 +182,18 @@ class EMA(Average):
     def save(self, path: str | os.PathLike[str], dtype: torch.dtype | str = torch.float32) -> Path:
         """Write the averaged model as one safetensors file, under the model's own tensor names.
 
-        Raises: FileExistsError rather than overwrite one; SnapshotError naming tensors with NaN.
+        Of a sharded model every process must call this.
+        Raises: ValueError unless the name ends in .safetensors; FileExistsError rather than overwrite a file;
+            SnapshotError naming tensors with NaN.
         """
+        path = Path(path)
+        if path.suffix != ".safetensors":
+            raise ValueError(f"`path` must end in .safetensors, got {path}")
         self._look()
+        path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"format": "pt", "step": str(self.step), "decay": f"{self.weighting.decay:.17g}"}
-        write_snapshots(self.parameters, [Job(Path(path), self.averages(), metadata)], stored_dtype(dtype))
-        return Path(path)
+        write_snapshots(self.parameters, [Job(path, self.averages(), metadata)], stored_dtype(dtype))
+        return path
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | dataclasses.asdict(self.weighting)

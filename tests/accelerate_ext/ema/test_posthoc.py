@@ -501,6 +501,15 @@ def test_an_exponential_average_is_saved_as_a_model_file_and_nothing_is_overwrit
     assert files(tmp_path) == ["model.safetensors"]
 
 
+def test_an_average_is_saved_into_a_folder_that_is_not_there_yet_and_under_no_name_of_another_kind(tmp_path):
+    ema = EMA(Net(), decay=0.9)
+    assert ema.save(tmp_path / "out" / "ema" / "model.safetensors").is_file()
+    for name in ("model.pt", "model", "ema"):
+        with pytest.raises(ValueError, match=rf"`path` must end in \.safetensors, got .*{name}$"):
+            ema.save(tmp_path / "out" / name)
+    assert files(tmp_path / "out") == ["ema"]
+
+
 def test_images_are_the_time_of_snapshots_where_they_are_counted(tmp_path):
     ema = PostHocEMA(Net())
     ema.update(3, n=256)
