@@ -18,7 +18,9 @@ DTYPES = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
     "C64": torch.complex64,
     "I64": torch.int64,
     "I32": torch.int32,
@@ -60,7 +62,9 @@ class Table:
 
     @classmethod
     def of(cls, records: Mapping[str, Any]) -> Table:
-        """Raises: KeyError, TypeError, AttributeError or ValueError if a record is not as safetensors writes it."""
+        """Raises: KeyError, TypeError, AttributeError or ValueError if a record is not as safetensors writes it;
+        SnapshotError for a dtype that is not known.
+        """
         entries = {name: _entry(record) for name, record in records.items()}
         entries = dict(sorted(entries.items(), key=lambda item: item[1].start))
         shapes = {name: entry.shape for name, entry in entries.items()}
@@ -84,14 +88,18 @@ def read_header(path: Path) -> Header:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
-            raise SnapshotError(f"{path} is not a safetensors file, or it is cut short: {size} bytes; remove it")
+            raise SnapshotError(f"{path} is not a safetensors file, or it is cut short: {size} bytes; move it away")
         try:
             table, metadata = _parse(file.read(length).decode())
+        except SnapshotError as error:
+            raise SnapshotError(f"{path} {error}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SnapshotError(f"{path} has a header that is not safetensors ({error}); remove it") from error
+            raise SnapshotError(f"{path} has a header that is not safetensors ({error}); move it away") from error
     expected = 8 + length + table.num_bytes
     if size != expected:
-        raise SnapshotError(f"{path} must be {expected} bytes long by its header, it is {size}: cut short; remove it")
+        raise SnapshotError(
+            f"{path} must be {expected} bytes long by its header, it is {size}: cut short; move it away"
+        )
     return Header(table, metadata, 8 + length)
 
 
@@ -124,13 +132,16 @@ def shard_offsets(path: Path, metadata: Mapping[str, str]) -> dict[str, tuple[in
         return {name: tuple(int(at) for at in part[SAVED_OFFSETS]) for name, part in listed.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SnapshotError(
-            f"{path} has metadata {SHARDING_INFO} that says no offsets ({error!r}); remove it"
+            f"{path} has metadata {SHARDING_INFO} that says no offsets ({error!r}); move it away"
         ) from error
 
 
 def _entry(record: Mapping[str, Any]) -> Entry:
-    dtype, shape = DTYPES[record["dtype"]], tuple(map(int, record["shape"]))
+    code, shape = record["dtype"], tuple(map(int, record["shape"]))
     start, stop = record["data_offsets"]
+    if code not in DTYPES:
+        raise SnapshotError(f"holds {code!r} tensors, which are not read here; leave it out")
+    dtype = DTYPES[code]
     if stop - start != math.prod(shape) * dtype.itemsize or start < 0:
-        raise ValueError(f"offsets {start} to {stop} do not hold a {record['dtype']} tensor of shape {list(shape)}")
+        raise ValueError(f"offsets {start} to {stop} do not hold a {code} tensor of shape {list(shape)}")
     return Entry(dtype, shape, start, stop)

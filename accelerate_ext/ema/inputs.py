@@ -190,7 +190,7 @@ def source_of(snapshot: Snapshot) -> Source:
     if abs(gamma_from_sigma_rel(snapshot.sigma_rel) - snapshot.gamma) > 1e-9 * (1 + snapshot.gamma):
         raise SnapshotError(
             f"{snapshot.path}: gamma {snapshot.gamma} and sigma_rel {snapshot.sigma_rel} in the metadata do not "
-            "belong together; remove it"
+            "belong together; move it away"
         )
     return Source(
         path=snapshot.path,

@@ -114,7 +114,7 @@ class FileReader:
                 if offset is not None and len(offset) != len(entry.shape):
                     raise SnapshotError(
                         f"{self._files[file][0]}: {name!r} has {len(entry.shape)} dimensions, {len(offset)} offsets; "
-                        "remove it"
+                        "move it away"
                     )
                 stored.setdefault(name, []).append((file, entry, offset))
         return stored
@@ -131,7 +131,7 @@ class FileReader:
         self._shapes[name] = whole
         held, needed = sum(math.prod(entry.shape) for _, entry, _ in parts), math.prod(whole)
         if held != needed:
-            raise SnapshotError(f"{path}: {name!r} needs {needed} elements, its files hold {held}; remove it")
+            raise SnapshotError(f"{path}: {name!r} needs {needed} elements, its files hold {held}; move it away")
         if len(parts) == 1:
             self._file_of[name], self._whole[name], _ = parts[0]
             return
@@ -178,7 +178,7 @@ class FileReader:
         while done < len(buffer):
             got = _read_at(file.fileno(), buffer[done:], begin + at + done)
             if not got:
-                raise SnapshotError(f"{path} ended while {name!r} was read: something has cut it short; remove it")
+                raise SnapshotError(f"{path} ended while {name!r} was read: something has cut it short; move it away")
             done += got
 
     def close(self) -> None:

@@ -107,7 +107,7 @@ class Snapshot:
                 header=header,
             )
         except (KeyError, ValueError, TypeError) as error:
-            raise SnapshotError(f"{path} lacks or garbles the metadata entry {error}; remove it") from error
+            raise SnapshotError(f"{path} lacks or garbles the metadata entry {error}; move it away") from error
 
     def open(self) -> FileReader:
         """Its tensors, of all ranks' files together, read piece by piece; the caller closes it."""

@@ -42,10 +42,12 @@ class Layout:
     """Where the tensors of a file lie: those of wide dtypes first, so that each is aligned. One serves many files.
 
     `starts`: the place of each tensor, in bytes behind the header. `num_bytes`: of all of them.
+    Raises: SnapshotError naming tensors of a dtype that safetensors does not have.
     """
 
     def __init__(self, slots: Iterable[Slot]):
         self.slots = sorted(slots, key=lambda slot: -slot.dtype.itemsize)
+        _check_dtypes(self.slots)
         at, table = 0, {}
         self.starts: dict[str, int] = {}
         for slot in self.slots:
@@ -169,6 +171,15 @@ def synchronise_folder(directory: Path) -> None:
         raise OSError(error.errno, error.strerror, str(directory)) from error
     finally:
         os.close(descriptor)
+
+
+def _check_dtypes(slots: Iterable[Slot]) -> None:
+    strange = [f"{slot.name} ({str(slot.dtype).removeprefix('torch.')})" for slot in slots if slot.dtype not in CODES]
+    if strange:
+        raise SnapshotError(
+            f"safetensors has no such dtype as these tensors have: {', '.join(strange)}. Give them another one; a "
+            "buffer that is made anew with the model need not be stored (`persistent=False`)"
+        )
 
 
 def _reserve(descriptor: int, size: int) -> None:

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import safetensors.torch
 import torch
 from safetensors.torch import load_file, save_file
 
@@ -66,6 +67,19 @@ def test_a_header_that_is_not_text_is_an_error(tmp_path):
     path.write_bytes((4).to_bytes(8, "little") + b"\xff\xfe{}" + bytes(12))
     with pytest.raises(SnapshotError, match="has a header that is not safetensors"):
         read_header(path)
+
+
+def test_a_whole_file_with_a_dtype_that_is_not_known_is_not_called_damaged(tmp_path):
+    record = {"a": {"dtype": "F4", "shape": [24], "data_offsets": [0, 12]}}
+    path = write(tmp_path / "a.safetensors", json.dumps(METADATA | record))
+    with pytest.raises(SnapshotError, match=rf"^{path} holds 'F4' tensors, which are not read here; leave it out$"):
+        read_header(path)
+
+
+@pytest.mark.parametrize("dtype", sorted(set(safetensors.torch._TYPES.values()), key=str), ids=str)
+def test_what_safetensors_writes_is_read(tmp_path, dtype):
+    save_file({"a": torch.zeros(3, dtype=torch.uint8).repeat(dtype.itemsize).view(dtype)}, tmp_path / "a.safetensors")
+    assert read_header(tmp_path / "a.safetensors").table.entries["a"].dtype == dtype
 
 
 def test_files_with_the_same_tensors_share_what_is_known_of_them(tmp_path):

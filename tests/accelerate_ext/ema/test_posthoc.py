@@ -486,6 +486,17 @@ def test_lent_weights_are_not_written(tmp_path):
         ema.snapshot(tmp_path)
 
 
+def test_buffers_that_no_safetensors_file_can_hold_are_named(tmp_path):
+    model = nn.Linear(2, 1)
+    for name in ("turns", "waves"):
+        model.register_buffer(name, torch.zeros(3, dtype=torch.complex128))
+    ema = PostHocEMA(model)
+    ema.update(1)
+    with pytest.raises(SnapshotError, match=r"turns \(complex128\), waves \(complex128\)\. .*`persistent=False`"):
+        ema.snapshot(tmp_path)
+    assert files(tmp_path) == []
+
+
 def test_an_exponential_average_is_saved_as_a_model_file_and_nothing_is_overwritten(tmp_path):
     model = Net()
     ema = EMA(model, decay=0.9)
