@@ -44,7 +44,6 @@ def claim(directory: Path, owner: Owner, reached: int, set_aside: bool = False) 
     if directory.exists() and not directory.is_dir():
         raise NotADirectoryError(f"snapshots need a folder, {directory} is a file")
     directory.mkdir(parents=True, exist_ok=True)
-    remove_leftovers(directory)
     later, strange = _in_the_way(directory, owner, reached)
     if strange and not set_aside:
         listed = "\n  ".join(f"{path}: {reason}" for path, reason in strange.items())
@@ -52,6 +51,7 @@ def claim(directory: Path, owner: Owner, reached: int, set_aside: bool = False) 
             f"{directory} holds snapshots that must not mix with those of this run. Use another folder, or "
             f"set_aside=True to move them to {SET_ASIDE}/:\n  {listed}"
         )
+    remove_leftovers(directory)
     moved = move_aside(directory, [*later, *strange])
     if later:
         text = "%s: %d files from after t = %d, or without those of other ranks; moved to %s"

@@ -111,7 +111,6 @@ def test_metadata_that_is_no_number_is_an_error(tmp_path):
     [
         {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]},
         {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]},
-        {"dtype": "F99", "shape": [1], "data_offsets": [0, 4]},
         {"shape": [1], "data_offsets": [0, 4]},
     ],
 )

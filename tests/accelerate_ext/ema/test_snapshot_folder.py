@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -45,3 +46,13 @@ def test_snapshots_that_count_something_else_are_refused_by_name_and_stay(known_
         claim(known_run.folder, OWNER, 1600)
     assert "0.100000" not in str(refused.value)
     assert len(list(known_run.folder.iterdir())) == 2
+
+
+def test_a_folder_that_is_refused_stays_as_it_is_with_what_a_writer_of_another_machine_has_under_way(known_run):
+    known_run.save(800, 0.05)
+    under_way = left_by(known_run.folder, 2**22 + 1)  # a number that no process of this machine has
+    with pytest.raises(SnapshotError, match="of the run 'run-1', this is 'run-2'"):
+        claim(known_run.folder, replace(OWNER, run="run-2"), 0)
+    assert under_way.exists()
+    claim(known_run.folder, OWNER, 800)
+    assert not under_way.exists()
