@@ -6,8 +6,8 @@ import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from .names import key, root
-from .scope import Scope, argument_of
+from .names import is_super, key, root
+from .scope import Scope, argument_of, names_own
 from .script import Script
 from .tree import call_of, expressions, within
 
@@ -58,9 +58,10 @@ class Reached:
 
     def _held(self, parameter: str) -> str | None:
         """The caller's key for the object that a parameter holds."""
-        if parameter != self.function.own:
+        if parameter != self.function.own or names_own(self.function, self.call):
             return key(argument_of(self.function, self.call, parameter))
-        return key(self.call.func.value) if isinstance(self.call.func, ast.Attribute) else None
+        owner = self.call.func.value if isinstance(self.call.func, ast.Attribute) else None
+        return (self.caller.own or "self") if is_super(owner) else key(owner)
 
 
 def means_same(script: Script, one: Scope, other: Scope, name: str) -> bool:
@@ -71,7 +72,7 @@ def means_same(script: Script, one: Scope, other: Scope, name: str) -> bool:
 def _home(script: Script, scope: Scope, name: str) -> Scope:
     first = root(name)
     if first != name and first in ("self", "cls") and scope.owner is not None:
-        return scope.owner
+        return script.keeper(scope.owner, name)
     home = script.home(scope, first)
     return home if first in home.bindings else script.module  # imported, or bound where this file does not show
 

@@ -146,8 +146,8 @@ def _varying(script: Script, scope: Scope, loop: ast.stmt | None) -> set[str]:
         found |= set(_names(loop.target))
     if loop is None:
         found |= {name for name in scope.parameters if not _SETTINGS.match(name)}
-    owner = scope.owner
-    for name, bindings in owner.bindings.items() if owner is not None else ():
+    lineage = script.lineage(scope.owner) if scope.owner is not None else ()
+    for name, bindings in (item for owner in lineage for item in owner.bindings.items()):
         homes = [script.places[item.statement].scope for item in bindings if item.statement in script.places]
         if any(home.is_function and home.name not in ("__init__", "__post_init__", "setup") for home in homes):
             found.add(name)

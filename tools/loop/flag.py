@@ -188,12 +188,12 @@ class Flags:
 
     def _accelerator_text(self, scope: Scope, wanted: set[Identity]) -> str | None:
         here: Scope | None = scope
-        owner = scope.owner
         named: list[str] = []
         while here is not None:
             named += self.objects.accelerators_in(here, scope) if not isinstance(here.node, ast.ClassDef) else []
             here = here.parent
-        named += self.objects.accelerators_in(owner, scope) if owner is not None else []
+        for owner in self.script.lineage(scope.owner) if scope.owner is not None else ():
+            named += self.objects.accelerators_in(owner, scope)
         fitting = [name for name in named if self.objects.identity(scope, name) in wanted]
         if fitting or len({self.objects.identity(scope, name) for name in named}) == 1:
             return (fitting or named)[0]

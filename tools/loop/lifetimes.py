@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Iterable
 
+from .index import Loop
 from .names import key
 from .obstacles import Refusal
 from .scope import Scope
-from .script import Loop, Script
+from .script import Script
 from .tree import assigned, expressions, within
 
 _WORD = re.compile(r"[A-Za-z_]\w*")

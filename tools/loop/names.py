@@ -37,6 +37,11 @@ def key(node: ast.AST | None) -> str | None:
     return None
 
 
+def is_super(node: ast.AST | None) -> bool:
+    """Whether an expression is the object as its base class sees it, as in `super().method()`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
 def root(name: str) -> str:
     """The first name of a key."""
     return name if name.isidentifier() else re.split(r"[.\[]", name, maxsplit=1)[0]

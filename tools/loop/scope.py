@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from .bindings import Binding
 from .names import key
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_ANNOTATED = re.compile(r"(?:None \| )?(?:(?:typing\.)?Optional\[)?['\"]?(\w+)['\"]?\]?(?: \| None)?['\"]?")
 
 
 @dataclass(eq=False)
@@ -45,6 +47,22 @@ class Scope:
             return []
         arguments = self.node.args
         return [item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
+    def annotation(self, parameter: str) -> ast.expr | None:
+        """What a parameter is said to be."""
+        arguments = getattr(self.node, "args", None)
+        found = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs) if arguments is not None else ()
+        return next((item.annotation for item in found if item.arg == parameter), None)
+
+    def default(self, parameter: str) -> ast.expr | None:
+        """What a parameter is where a call hands nothing to it."""
+        arguments = getattr(self.node, "args", None)
+        if arguments is None:
+            return None
+        positional = [*arguments.posonlyargs, *arguments.args]
+        pairs = [*zip(positional[::-1], arguments.defaults[::-1], strict=False)]
+        pairs += zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        return next((value for item, value in pairs if item.arg == parameter), None)
 
     @property
     def own(self) -> str:
@@ -92,9 +110,29 @@ def argument_of(function: Scope, call: ast.Call, parameter: str) -> ast.expr | N
         if keyword.arg == parameter:
             return keyword.value
     parameters = function.parameters
-    if function.own or parameters[:1] in (["self"], ["cls"]):
+    if (function.own or parameters[:1] in (["self"], ["cls"])) and not names_own(function, call):
         parameters = parameters[1:]
     index = parameters.index(parameter) if parameter in parameters else -1
     if 0 <= index < len(call.args) and not any(isinstance(item, ast.Starred) for item in call.args[: index + 1]):
         return call.args[index]
     return None
+
+
+def is_spread(call: ast.Call) -> bool:
+    """Whether a call hands over what the file does not write out, by `*` or `**`."""
+    return any(isinstance(item, ast.Starred) for item in call.args) or any(item.arg is None for item in call.keywords)
+
+
+def names_own(function: Scope, call: ast.Call) -> bool:
+    """Whether a call names the object of a method as its first argument, as `Base.method(self)` does."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) else None
+    is_class = isinstance(owner, ast.Name) and function.parent is not None and owner.id == function.parent.name
+    decorators = getattr(function.node, "decorator_list", ())
+    return is_class and not any(key(item) == "classmethod" for item in decorators)
+
+
+def annotated_class(annotation: ast.expr | None) -> str:
+    """The class that an annotation names, with None or without: empty for a container and for several."""
+    text = annotation.value if isinstance(annotation, ast.Constant) else annotation and ast.unparse(annotation)
+    found = _ANNOTATED.fullmatch(text) if isinstance(text, str) else None
+    return found.group(1) if found is not None else ""

@@ -1,125 +1,31 @@
-"""A file as the readers see it: where each statement stands, what each scope binds, and who calls which function."""
+"""A file as the readers see it: its index, and which of its functions are called where."""
 
 from __future__ import annotations
 
 import ast
 import re
-from bisect import bisect_right
-from collections.abc import Iterator
-from operator import attrgetter
 
 from ..source import Source
-from .bindings import Binding, bound_by
-from .names import key, root
-from .scope import Place, Scope
-from .search import Search, has_line
-from .tree import DEFINITIONS, SIMPLE, calls_of, inner_blocks
+from .bindings import Binding
+from .index import Index
+from .names import is_super, key
+from .scope import Scope, annotated_class, argument_of, is_spread
+from .search import has_line
+from .tree import calls_of
 
-Loop = ast.For | ast.AsyncFor | ast.While
-_BINDING = (ast.Assign, ast.AugAssign, ast.AnnAssign)
-_SIGNS = tuple(  # each begins with letters, which the search is fast for
-    re.compile(word)
-    for word in (r"step\s*\(", "sync_gradients", "step_was_skipped", r"prepare\w*\s*\(", r"Accelerator\s*\(",
-                 "zero_grad", r"backward\s*\(")
-)  # fmt: skip
+_DEPTH = 4  # names, attributes and parameters that are followed to an object
 
 
-class Script:
-    """The index over one source file. Functions that show no sign of training are read when somebody asks for them."""
+class Script(Index):
+    """The index over one source file, with the calls of its functions."""
 
     def __init__(self, source: Source) -> None:
-        self.source = source
-        self.places: dict[ast.stmt, Place] = {}
-        self.scopes: list[Scope] = []
-        self._unread: dict[Scope, None] = {}
-        self._ordered: list[ast.stmt] = []
-        self._lines: list[int] = []
-        self._search = Search(source)
-        self._matches: dict[tuple[re.Pattern[str], ...], list[ast.stmt]] = {}
         self._called: dict[ast.stmt, list[tuple[ast.Call, Scope]]] = {}
         self._calls: dict[Scope, list[tuple[ast.stmt, ast.Call]]] = {}
-        self.signs = sorted({line for pattern in _SIGNS for line in self.lines_with(pattern)})
-        self._function_names: set[str] = set()
+        self._sought: set[Scope] = set()  # functions whose calls are being looked for
         self._sought_names: set[str] = set()
         self._calling: list[int] = []  # lines that have one of them
-        self._has_walrus = ":=" in source.text
-        self.module = Scope(source.tree)
-        self._enter(self.module)
-
-    def release(self) -> None:
-        """Cut the links down the scopes, for no cycle to hold the tree: it is freed with its last reader."""
-        for scope in self.scopes:
-            scope.functions.clear()
-            scope.classes.clear()
-
-    def lines_with(self, pattern: re.Pattern[str]) -> list[int]:
-        """The lines (from 1) that a pattern matches on, in order."""
-        return self._search.lines(pattern)
-
-    def _enter(self, scope: Scope) -> None:
-        self.scopes.append(scope)
-        for name in scope.parameters:
-            if isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                scope.bind(name, Binding(scope.node, None, is_parameter=True))
-        node = scope.node
-        if scope.is_function and not isinstance(node, ast.Module):
-            if scope.parent is not None and isinstance(scope.parent.node, ast.ClassDef):
-                node = scope.parent.node  # one method says what the others' attributes are
-            if not self.shows_signs(node):
-                self._unread[scope] = None
-                return
-        self._index(scope.node.body, scope, None, "body")
-
-    def shows_signs(self, node: ast.stmt) -> bool:
-        """Whether a statement's lines hold a word of training: a step, a flag, a backward, something prepared."""
-        return has_line(self.signs, node.lineno, node.end_lineno or 0)
-
-    def read(self, scope: Scope) -> Scope:
-        """The scope, with its statements in the index."""
-        if scope in self._unread:
-            del self._unread[scope]
-            self._index(scope.node.body, scope, None, "body")
-            self._ordered = []
-            self._matches = {}
-        return scope
-
-    def _index(self, block: list[ast.stmt], scope: Scope, parent: ast.stmt | None, arm: str) -> None:
-        for index, node in enumerate(block):
-            self.places[node] = Place(block, index, parent, arm, scope)
-            kind = type(node)
-            if kind in SIMPLE:
-                if isinstance(node, (ast.Nonlocal, ast.Global)):
-                    scope.outer_names.update(node.names)
-                elif kind in _BINDING:
-                    _bind(node, scope)
-            elif kind in DEFINITIONS and isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                inner = Scope(node, scope)
-                (scope.classes if isinstance(node, ast.ClassDef) else scope.functions)[node.name] = inner
-                self._function_names.add(node.name)
-                self._enter(inner)
-            else:
-                if kind not in (ast.If, ast.While) or self._has_walrus:
-                    _bind(node, scope)
-                for name, inner_block in inner_blocks(node):
-                    self._index(inner_block, scope, node, name)
-
-    def home(self, scope: Scope, name: str) -> Scope:
-        """The scope whose bindings a key refers to when it is read in `scope`."""
-        first = root(name)
-        if first != name and first in ("self", "cls") and (owner := scope.owner) is not None:
-            return owner
-        found: Scope | None = scope
-        while found is not None:
-            if (found is scope or not isinstance(found.node, ast.ClassDef)) and (
-                name in found.bindings or first in found.bindings
-            ):
-                return found
-            found = found.parent
-        return scope
-
-    def bindings(self, scope: Scope, name: str) -> list[Binding]:
-        """Every place that gives a key its value; empty where the file has none."""
-        return self.home(scope, name).bindings.get(name, [])
+        super().__init__(source)
 
     def function(self, scope: Scope, call: ast.Call | ast.Attribute) -> Scope | None:
         """The function of this file that a call runs, or that an attribute is (a property), if that is plain."""
@@ -147,12 +53,14 @@ class Script:
         target = call.func if type(call) is ast.Call else call
         if getattr(target, "attr", getattr(target, "id", "")) not in self._function_names:
             return None  # before the key is made: most calls are of other files
+        if isinstance(target, ast.Attribute) and is_super(target.value):
+            return _first(self.lineage(scope.owner)[1:], target.attr) if scope.owner is not None else None
         name = key(target)
         if name is None:
             return None
         owner, _, word = name.rpartition(".")
         if owner:
-            return self._method(self._class_of(scope, owner), word)
+            return self._method(self._class_of(scope, owner) or self._class_named(scope, owner), word)
         for found in scope.enclosing():
             if name in found.functions:
                 return found.functions[name]
@@ -160,133 +68,104 @@ class Script:
                 return self._method(found.classes[name], "__init__")
         return None
 
-    def _class_of(self, scope: Scope, name: str, depth: int = 4) -> Scope | None:
+    def _method(self, owner: Scope | None, name: str) -> Scope | None:
+        return _first(self.lineage(owner), name) if owner is not None else None
+
+    @staticmethod
+    def _class_named(scope: Scope, name: str) -> Scope | None:
+        return next((found.classes[name] for found in scope.enclosing() if name in found.classes), None)
+
+    def _class_of(self, scope: Scope, name: str, depth: int = _DEPTH) -> Scope | None:
         """The one class of this file whose object a key holds, whether now and then it holds None or not."""
         if name in ("self", "cls", scope.own):
             return scope.owner
-        found = [item for item in self.bindings(scope, name) if not _is_none(item.value)] if depth else []
-        classes = {self._class_built(item, depth) for item in found}
+        home = self.home(scope, name)
+        found = [item for item in home.bindings.get(name, ()) if not _is_none(item.value)] if depth else []
+        if any(item.is_parameter for item in found):
+            return self._class_passed(home, name, depth) if len(found) == 1 else None
+        if not found and depth and "." in name:
+            return self._class_held(scope, name, depth)
+        classes = {
+            self._class_built(item.value, item.position, self.places[item.statement].scope, depth) for item in found
+        }
         return classes.pop() if len(classes) == 1 else None
 
-    def _class_built(self, binding: Binding, depth: int) -> Scope | None:
-        value = binding.value
-        if binding.position >= 0 or value is None:
+    def _class_built(self, value: ast.expr | None, position: int, scope: Scope, depth: int) -> Scope | None:
+        if position >= 0 or value is None:
             return None
-        scope = self.places[binding.statement].scope
-        if not isinstance(value, ast.Call):
-            alias = key(value)
-            return self._class_of(scope, alias, depth - 1) if alias is not None else None
-        name = key(value.func) or ""
-        return next((found.classes[name] for found in scope.enclosing() if name in found.classes), None)
+        if isinstance(value, ast.Call):
+            return self._class_named(scope, key(value.func) or "")
+        alias = key(value)
+        return self._class_of(scope, alias, depth - 1) if alias is not None else None
 
-    def _method(self, owner: Scope | None, name: str, depth: int = 5) -> Scope | None:
-        if owner is None or depth == 0:
+    def _class_held(self, scope: Scope, name: str, depth: int) -> Scope | None:
+        """The class of an attribute of an object of this file, as by `trainer.state`."""
+        owner, _, word = name.rpartition(".")
+        holder = self._class_of(scope, owner, depth - 1)
+        if holder is None:
             return None
-        if name in owner.functions:
-            return owner.functions[name]
-        for base in getattr(owner.node, "bases", []):
-            found = self._method(self.module.classes.get(key(base) or ""), name, depth - 1)
-            if found is not None:
-                return found
+        for method in [item for base in self.lineage(holder) for item in base.functions.values()]:
+            self.read(method)
+        for there in (f"self.{word}", word):  # what a method sets, or the field of a dataclass
+            found = self.keeper(holder, there).bindings.get(there, ())
+            classes = {self._class_set(item, depth) for item in found if not _is_none(item.value)}
+            if classes:
+                return classes.pop() if len(classes) == 1 else None
         return None
 
-    def statements_with(self, *patterns: re.Pattern[str]) -> list[ast.stmt]:
-        """The innermost statement round each match, each once, in the order of the text. Faster than `a|b` for two."""
-        if patterns not in self._matches:
-            starts = self.source.line_starts
-            found: dict[ast.stmt, None] = {}
-            for offset in sorted(offset for pattern in patterns for offset in self._search.offsets(pattern)):
-                node = self.statement_at(bisect_right(starts, offset), offset)
-                if node is not None:
-                    found[node] = None
-            self._matches[patterns] = list(found)
-        return self._matches[patterns]
+    def _class_set(self, binding: Binding, depth: int) -> Scope | None:
+        """The class of what a binding gives: by the annotation beside it, or by the value."""
+        scope = self.places[binding.statement].scope
+        annotation = getattr(binding.statement, "annotation", None)
+        named = self._class_named(scope, annotated_class(annotation)) if annotation is not None else None
+        return named or self._class_built(binding.value, binding.position, scope, depth)
 
-    def statement_at(self, line: int, offset: int) -> ast.stmt | None:
-        """The innermost statement that covers an offset."""
-        if not self._ordered:
-            self._ordered = sorted(self.places, key=attrgetter("lineno"))
-            self._lines = [node.lineno for node in self._ordered]
-        index = bisect_right(self._lines, line) - 1
-        while index > 0 and self._lines[index] == line and self.source.span(self._ordered[index])[0] > offset:
-            index -= 1
-        node = self._ordered[index] if index >= 0 else None
-        while node is not None and not self._covers(node, line, offset):
-            place = self.places[node]
-            outer = place.parent or place.scope.node
-            node = None if isinstance(outer, ast.Module) else outer
-        return node
-
-    def _covers(self, node: ast.stmt, line: int, offset: int) -> bool:
-        if (node.end_lineno or 0) < line:
-            return False
-        start, end = self.source.span(node)
-        return start <= offset < end
-
-    def text_of(self, scope: Scope) -> str:
-        """The text of a function or a class; all of it for the module."""
-        return self.source.text if isinstance(scope.node, ast.Module) else self.source.segment(scope.node)
+    def _class_passed(self, function: Scope, parameter: str, depth: int) -> Scope | None:
+        """The class of a parameter: of all that calls in the file hand to it, or else the one of its annotation."""
+        classes = set()
+        for node, call in self.calls(function):
+            value = argument_of(function, call, parameter)
+            value = function.default(parameter) if value is None and not is_spread(call) else value
+            if not _is_none(value):
+                classes.add(self._class_built(value, -1, self.places[node].scope, depth))
+        if len(classes) == 1 and (only := classes.pop()) is not None:
+            return only
+        return self._class_named(function, annotated_class(function.annotation(parameter)))
 
     def calls(self, function: Scope) -> list[tuple[ast.stmt, ast.Call]]:
         """Every call of a function of this file that the text shows."""
-        if function not in self._calls:
-            is_constructor = function.name == "__init__" and function.owner is not None
-            name = function.owner.name if is_constructor and function.owner is not None else function.name
-            found = []
-            pattern = re.compile(rf"{re.escape(name)}\s*\(")
+        if function in self._calls:
+            return self._calls[function]
+        if function in self._sought:
+            return []  # asks for its own calls, through an object that a parameter holds
+        self._sought.add(function)
+        found = []
+        patterns = [re.compile(rf"{re.escape(name)}\s*\(") for name in self._names_of(function)]
+        for pattern in patterns:
             self._read_lines(self.lines_with(pattern))
-            for node in self.statements_with(pattern):
-                scope = self.places[node].scope
-                found += [(node, call) for call in calls_of(node) if self._function(scope, call) is function]
+        for node in self.statements_with(*patterns):
+            scope = self.places[node].scope
+            found += [(node, call) for call in calls_of(node) if self._function(scope, call) is function]
+        self._sought.discard(function)
+        if not self._sought:
             self._calls[function] = found
-        return self._calls[function]
+        return found
 
-    def _read_lines(self, lines: list[int]) -> None:
-        """Read the functions that hold some of the lines, and the functions inside those."""
-        known = 0
-        while known != len(self.scopes):
-            known = len(self.scopes)
-            for scope in list(self._unread):
-                first, last = scope.node.body[0].lineno, scope.node.body[-1].end_lineno or 0
-                if has_line(lines, first, last):
-                    self.read(scope)
+    def _names_of(self, function: Scope) -> list[str]:
+        """What a function is called by: a constructor also by its class and by those that inherit it."""
+        owner = function.owner
+        if function.name != "__init__" or owner is None:
+            return [function.name]
+        heirs = [
+            item.name for item in self.module.classes.values() if item is not owner and owner in self.lineage(item)
+        ]
+        return [owner.name, *heirs, *(["__init__"] if heirs else [])]
 
-    def loop(self, node: ast.stmt) -> Loop | None:
-        """The innermost loop round a statement, in its own function."""
-        parent = self.places[node].parent
-        while parent is not None and not isinstance(parent, (ast.For, ast.AsyncFor, ast.While)):
-            parent = self.places[parent].parent
-        return parent
 
-    def has_rest(self, node: ast.stmt) -> bool:
-        """Whether anything follows a statement in its iteration, or in its function where no loop is round it."""
-        for inner in (node, *self.ancestors(node)):
-            if isinstance(inner, (ast.For, ast.AsyncFor, ast.While)) and inner is not node:
-                return False
-            if self.places[inner].following:
-                return True
-        return False
-
-    def ancestors(self, node: ast.stmt) -> Iterator[ast.stmt]:
-        """The statements round a statement in its own function, innermost first."""
-        parent = self.places[node].parent
-        while parent is not None:
-            yield parent
-            parent = self.places[parent].parent
+def _first(classes: tuple[Scope, ...], name: str) -> Scope | None:
+    """The method of the first class that has it."""
+    return next((found.functions[name] for found in classes if name in found.functions), None)
 
 
 def _is_none(value: ast.expr | None) -> bool:
     return isinstance(value, ast.Constant) and value.value is None
-
-
-def _bind(node: ast.stmt, scope: Scope) -> None:
-    if type(node) is ast.Assign and len(node.targets) == 1 and isinstance(target := node.targets[0], ast.Name):
-        scope.bind(target.id, Binding(node, node.value))  # what most statements are
-        return
-    for name, binding in bound_by(node):
-        first = root(name)
-        is_attribute = first != name and first in ("self", "cls")
-        if isinstance(node, ast.AugAssign) and not is_attribute and name not in scope.bindings:
-            continue  # counts up what an enclosing scope binds
-        owner = scope.owner if is_attribute else None
-        (owner if owner is not None else scope).bind(name, binding)

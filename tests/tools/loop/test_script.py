@@ -291,3 +291,87 @@ def test_one_method_with_a_sign_has_the_whole_class_read():
 
 def test_lines_are_counted_from_one(script):
     assert script.lines_with(re.compile("import|top = 1")) == [1, 3]
+
+
+OBJECTS = """\
+class State:
+    def advance(self): pass
+
+class Other:
+    def advance(self): pass
+
+class Keeper:
+    inner: State = field(default_factory=State)
+    def __init__(self, state):
+        self.state = state
+
+def given(state): state.advance()
+def again(state): state.advance()
+def mixed(state): state.advance()
+def unknown(state): state.advance()
+def spread(state): state.advance()
+def optional(state=None): state.advance()
+def annotated(state: State, other): state.advance()
+def quoted(state: "State | None" = None): state.advance()
+def listed(state: list[State]): state.advance()
+def either(state: State | Other): state.advance()
+def contradicted(state: Other): state.advance()
+def held(keeper): keeper.state.advance()
+def field_of(keeper: Keeper): keeper.inner.advance()
+def usual(state=Other()): state.advance()
+def itself(state): itself(state); state.advance()
+def there(state): back(state); state.advance()
+def back(state): there(state)
+
+def main(new, **all):
+    state = State()
+    given(state), again(state=State()), mixed(state), mixed(Other()), unknown(new), spread(**all)
+    optional(), optional(None), optional(state), usual(), usual(state), contradicted(state), held(Keeper(state)), itself(state)
+    State.advance(state)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        ("given", "State"),
+        ("again", "State"),
+        ("mixed", None),
+        ("unknown", None),
+        ("spread", None),
+        ("optional", "State"),
+        ("annotated", "State"),
+        ("quoted", "State"),
+        ("listed", None),
+        ("either", None),
+        ("contradicted", "State"),
+        ("held", "State"),
+        ("field_of", "State"),
+        ("usual", None),
+        ("itself", None),
+        ("there", None),
+        ("main", "State"),
+    ],
+)
+def test_a_parameter_is_what_all_calls_hand_to_it_or_else_what_it_is_said_to_be(name, owner):
+    script = Script(Source(OBJECTS))
+    function = script.read(script.module.functions[name])
+    found = [item for node in function.node.body for _, item in script.called(node) if item.name == "advance"]
+    assert [item.owner.name for item in found] == ([owner] if owner else [])
+
+
+def test_super_runs_the_method_of_the_base():
+    text = "class A:\n    def f(self): pass\nclass B(A):\n    def f(self):\n        super().f()\n        super().g()\n"
+    script = Script(Source(text + "def free(): super().f()\n"))
+    own = script.module.classes["B"].functions["f"]
+    assert script.function(own, ast.parse("super().f()").body[0].value) is script.module.classes["A"].functions["f"]
+    assert script.function(own, ast.parse("super().g()").body[0].value) is None
+    assert script.function(script.module.functions["free"], ast.parse("super().f()").body[0].value) is None
+
+
+def test_a_constructor_is_called_by_its_heirs_and_by_super():
+    text = "class A:\n    def __init__(self, x): pass\nclass B(A):\n    def f(self): pass\n"
+    text += "class C(A):\n    def __init__(self, x): super().__init__(x)\nA(1), B(2), C(3)\nA.__init__(a, 4)\n"
+    script = Script(Source(text))
+    calls = script.calls(script.module.classes["A"].functions["__init__"])
+    assert [ast.unparse(call) for _, call in calls] == ["super().__init__(x)", "A(1)", "B(2)", "A.__init__(a, 4)"]

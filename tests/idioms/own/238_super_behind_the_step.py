@@ -1,0 +1,31 @@
+from accelerate import Accelerator
+from toykit import EMA, Loader, Model, Optimizer, done
+
+
+class Base:
+    def __init__(self):
+        self.accelerator = Accelerator()
+        self.model = Model()
+        self.optimizer = self.accelerator.prepare(Optimizer(self.model))
+        self.global_step = 0
+
+    def after_update(self):
+        self.global_step += 1
+
+
+class Trainer(Base):
+    def __init__(self):
+        super().__init__()
+        self.ema = EMA(self.model)
+
+    def train(self):
+        for batch in Loader(16):
+            self.accelerator.backward(self.model(batch))
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            super().after_update()
+            self.ema.step()
+        done(global_step=self.global_step)
+
+
+Trainer().train()
