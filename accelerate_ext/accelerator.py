@@ -12,17 +12,16 @@ import accelerate
 import torch
 
 from . import epochs, ranks
+from .arguments import check_switches, limit
 from .attempts import Attempts
 from .averages import Average, Averages
 from .deepspeed import count_engine_step, engine_of
-from .nonfinite import check_switch, guard_for, said_without_scaler
+from .nonfinite import guard_for, said_without_scaler
 from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
 from .saving import CountsInCheckpoints, finish_saving, save_whole
-from .streak import check_limit
+from .streak import MAX_CONSECUTIVE_SKIPS
 from .update import Update
 from .window import Window
-
-DEFAULT_MAX_CONSECUTIVE_SKIPS = 50
 
 
 class Accelerator(accelerate.Accelerator):
@@ -53,11 +52,11 @@ class Accelerator(accelerate.Accelerator):
         self,
         *args: Any,
         skip_nonfinite: bool = False,
-        max_consecutive_skips: int | None = DEFAULT_MAX_CONSECUTIVE_SKIPS,
+        max_consecutive_skips: int | None = MAX_CONSECUTIVE_SKIPS,
         **kwargs: Any,
     ) -> None:
-        check_limit(max_consecutive_skips)
-        check_switch(skip_nonfinite)
+        max_consecutive_skips = limit("max_consecutive_skips", max_consecutive_skips)
+        check_switches(skip_nonfinite=skip_nonfinite)
         super().__init__(*args, **kwargs)
         self._start_counting(skip_nonfinite, max_consecutive_skips)
 
@@ -94,9 +93,8 @@ class Accelerator(accelerate.Accelerator):
         return self._attempts.max_consecutive_skips
 
     @max_consecutive_skips.setter
-    def max_consecutive_skips(self, limit: int | None) -> None:
-        check_limit(limit)
-        self._attempts.max_consecutive_skips = limit
+    def max_consecutive_skips(self, value: int | None) -> None:
+        self._attempts.max_consecutive_skips = limit("max_consecutive_skips", value)
 
     # The loop
 

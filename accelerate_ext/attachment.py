@@ -6,16 +6,17 @@ from typing import Any
 
 import accelerate
 
-from .accelerator import DEFAULT_MAX_CONSECUTIVE_SKIPS, Accelerator
-from .nonfinite import check_guard, check_switch
-from .streak import check_limit
+from .accelerator import Accelerator
+from .arguments import check_switches, limit
+from .nonfinite import check_guard
+from .streak import MAX_CONSECUTIVE_SKIPS
 
 
 def attach(
     accelerator: accelerate.Accelerator,
     *,
     skip_nonfinite: bool = False,
-    max_consecutive_skips: int | None = DEFAULT_MAX_CONSECUTIVE_SKIPS,
+    max_consecutive_skips: int | None = MAX_CONSECUTIVE_SKIPS,
 ) -> Accelerator:
     """Make an Accelerator that was created elsewhere count applied updates, from here on.
 
@@ -26,8 +27,8 @@ def attach(
         one that counts already lacks the `skip_nonfinite` that is asked for.
     """
     _check_kind(accelerator)
-    check_limit(max_consecutive_skips)
-    check_switch(skip_nonfinite)
+    max_consecutive_skips = limit("max_consecutive_skips", max_consecutive_skips)
+    check_switches(skip_nonfinite=skip_nonfinite)
     if isinstance(accelerator, Accelerator):
         if skip_nonfinite and accelerator._attempts.guard is None:
             raise ValueError(

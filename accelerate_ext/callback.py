@@ -9,13 +9,14 @@ from typing import Any, Protocol, cast
 from accelerate.optimizer import AcceleratedOptimizer
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from .arguments import limit
 from .averages import Average, Averages, write_states
 from .backward import BackwardPasses
 from .checkpoint import counts_from_states
 from .errors import SkippedUpdatesError
 from .ledger import Ledger
 from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
-from .streak import check_limit, too_many_skips
+from .streak import MAX_CONSECUTIVE_SKIPS, too_many_skips
 from .update import Verdict
 
 _IN_STATE = "accelerate_ext.applied_step"
@@ -49,17 +50,13 @@ class AppliedStepCallback(TrainerCallback):
         self,
         ema: MovingAverage | None = None,
         stop_at_applied_step: int | None = None,
-        max_consecutive_skips: int | None = 50,
+        max_consecutive_skips: int | None = MAX_CONSECUTIVE_SKIPS,
     ) -> None:
-        check_limit(max_consecutive_skips)
-        stop = stop_at_applied_step
-        if stop is not None and (not isinstance(stop, int) or isinstance(stop, bool) or stop < 1):
-            raise ValueError(f"`stop_at_applied_step` must be None or a whole number from 1 up, got {stop!r}")
         if ema is not None and not callable(getattr(ema, "update", None)):
             raise TypeError(f"`ema` must have an `update(applied_step)` method, got {type(ema).__name__}")
         self.ema = ema
-        self.stop_at_applied_step = stop
-        self.max_consecutive_skips = max_consecutive_skips
+        self.stop_at_applied_step = limit("stop_at_applied_step", stop_at_applied_step)
+        self.max_consecutive_skips = limit("max_consecutive_skips", max_consecutive_skips)
         self._averages = Averages()
         if hasattr(ema, "state_dict") and hasattr(ema, "load_state_dict"):
             self._averages.add("ema", cast(Average, ema))
@@ -122,9 +119,9 @@ class AppliedStepCallback(TrainerCallback):
             self.ema.update(now.applied)
         self._counts = Ledger(**now.state_dict())
         _stored_in(state)[_IN_STATE] = now.state_dict()
-        limit = self.max_consecutive_skips
-        if limit is not None and now.skipped_in_a_row >= limit:
-            raise SkippedUpdatesError(too_many_skips(now.skipped_in_a_row, limit, [self._optimizer], None))
+        most = self.max_consecutive_skips
+        if most is not None and now.skipped_in_a_row >= most:
+            raise SkippedUpdatesError(too_many_skips(now.skipped_in_a_row, most, [self._optimizer], None))
         if self.stop_at_applied_step is not None and now.applied >= self.stop_at_applied_step:
             control.should_training_stop = True
         return control

@@ -6,7 +6,8 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 
-PATIENCE = 50
+from .arguments import count
+from .streak import MAX_CONSECUTIVE_SKIPS
 
 
 class EpochPlan:
@@ -18,15 +19,9 @@ class EpochPlan:
     """
 
     def __init__(self, max_applied_steps: int, updates_per_epoch: int, patience: int | None) -> None:
-        for name, value, least in (
-            ("max_applied_steps", max_applied_steps, 0),
-            ("updates_per_epoch", updates_per_epoch, 1),
-        ):
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"`{name}` must be a whole number from {least} up, got {value!r}")
-        self._max_applied_steps = max_applied_steps
-        self._updates_per_epoch = updates_per_epoch
-        self._patience = max(updates_per_epoch, PATIENCE if patience is None else patience)
+        self._max_applied_steps = count("max_applied_steps", max_applied_steps)
+        self._updates_per_epoch = count("updates_per_epoch", updates_per_epoch, 1)
+        self._patience = max(self._updates_per_epoch, MAX_CONSECUTIVE_SKIPS if patience is None else patience)
 
     def first_epoch(self, attempted: int) -> int:
         """Where to go on: data are used up by attempts, applied or not."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from .arguments import count_problem
+
 
 @dataclass
 class Ledger:
@@ -35,11 +37,7 @@ class Ledger:
             is then as it was.
         """
         names = [field.name for field in fields(self)]
-        wrong = [
-            f"`{name}` must be a whole number from 0 up, got {state.get(name)!r}"
-            for name in names
-            if not isinstance(state.get(name), int) or isinstance(state[name], bool) or state[name] < 0
-        ]
+        wrong = [problem for name in names if (problem := count_problem(name, state.get(name)))]
         if not wrong and state["attempted"] != state["applied"] + state["skipped"]:
             wrong = [
                 f"`attempted` must be `applied` + `skipped`, got {state['attempted']} for "

@@ -51,15 +51,6 @@ def _largest_over_ranks(found_inf: torch.Tensor) -> torch.Tensor:
     return found_inf
 
 
-def check_switch(skip_nonfinite: object) -> None:
-    """Make sure that the switch is one: a word such as "no" would turn it on.
-
-    Raises: TypeError unless it is True or False.
-    """
-    if not isinstance(skip_nonfinite, bool):
-        raise TypeError(f"`skip_nonfinite` must be True or False, got {skip_nonfinite!r}")
-
-
 _ENGINES = (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 

@@ -20,6 +20,9 @@ _UNSEEN = (
 )
 _HINT_AFTER = 3
 
+MAX_CONSECUTIVE_SKIPS = 50
+"""How many skipped updates in a row are tolerated unless the caller says otherwise."""
+
 
 class UnseenSteps:
     """Attempts in a row that ended without a `step()` that was seen; said once, when it can hardly be on purpose."""
@@ -42,16 +45,6 @@ class UnseenSteps:
         if count == _HINT_AFTER and not self._is_said:
             self._is_said = True
             warnings.warn(f"{count} updates in a row count as skipped. {_UNSEEN}.", stacklevel=4)
-
-
-def check_limit(max_consecutive_skips: object) -> None:
-    """Make sure that a limit is one.
-
-    Raises: ValueError if it is neither None nor a whole number from 1 up.
-    """
-    limit = max_consecutive_skips
-    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-        raise ValueError(f"`max_consecutive_skips` must be None or a whole number from 1 up, got {limit!r}")
 
 
 def too_many_skips(

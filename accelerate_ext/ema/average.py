@@ -23,8 +23,9 @@ from typing import Any
 
 import torch
 
+from ..arguments import whole
 from . import distributed
-from .clock import Clock, Reading, whole
+from .clock import Clock, Reading
 from .evaluation import Evaluation
 from .parameters import Model, ParameterSet
 from .snapshot_writer import Job, stored_dtype, write_snapshots
@@ -85,8 +86,8 @@ class Average(Evaluation):
         if isinstance(t, torch.Tensor):
             self._storage.move_if(*self._clock.advance_on_device(t, n))
             return
-        images = None if n is None else whole(n, "n", 1)
-        if (move := self._clock.advance(whole(t, "t", 0), images)) is not None:
+        images = None if n is None else whole("n", n, 1)
+        if (move := self._clock.advance(whole("t", t, 0), images)) is not None:
             self._storage.move(move)
 
     def _look(self) -> None:

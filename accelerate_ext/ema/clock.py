@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..arguments import whole
 from .weighting import Move, Weighting
 
 
@@ -31,7 +31,7 @@ class Reading:
         fields = ("step", "now", "averaged", "unit")
         if not isinstance(state, Mapping) or set(state) != set(fields):
             raise ValueError(f"the clock of a state must have {', '.join(fields)}, got {state!r}")
-        step, now, averaged = (whole(state[field], field, 0) for field in fields[:3])
+        step, now, averaged = (whole(field, state[field], 0) for field in fields[:3])
         if averaged > now or state["unit"] not in (None, "updates", "images"):
             raise ValueError(f"the clock of a state must not be ahead of itself, got {state!r}")
         return cls(step, now, averaged, state["unit"])
@@ -127,19 +127,6 @@ class Clock:
                 f"got {'no `n`' if n is None else '`n`'} now"
             )
         return unit
-
-
-def whole(value: Any, name: str, least: int | None = None) -> int:
-    """A number as an int. Raises: TypeError or ValueError unless it is whole and at least `least`."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        if not (isinstance(value, float) and value.is_integer()):
-            raise TypeError(f"`{name}` must be a whole number, got {value!r}") from None
-        number = int(value)
-    if least is not None and number < least:
-        raise ValueError(f"`{name}` must be {least} or more, got {value}")
-    return number
 
 
 def _went_back(seen: str) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from .clock import whole
+from ..arguments import number_problem, whole
 from .fit import distance_from_model, fit
 from .profile import MAX_SIGMA_REL, check_sigma_rel, gamma_from_sigma_rel
 
@@ -102,8 +102,8 @@ def plan(
         >>> plan(100_000, 16, sigma_rel=(0.05, 0.10)).worst_error < 0.01
         True
     """
-    total, count = whole(total, "total"), None if count is None else whole(count, "count")
-    num_averages = whole(num_averages, "num_averages")
+    total, count = whole("total", total), None if count is None else whole("count", count)
+    num_averages = whole("num_averages", num_averages)
     _check(total, count, wanted, spacing, max_error, num_averages, dtype, distance)
     aim = _Aim(total, wanted_widths(wanted), spacing, dtype, distance)
     candidates = _candidates(sigma_rel, num_averages)
@@ -197,13 +197,6 @@ def range_problem(wanted: object) -> str | None:
     if is_pair and 0 < wanted[0] <= wanted[1] <= MAX_SIGMA_REL:  # type: ignore[index]
         return None
     return f"`wanted` must be two rising widths in (0, {MAX_SIGMA_REL:.4f}], got {wanted}"
-
-
-def number_problem(name: str, value: object) -> str | None:
-    """What is wrong with a number that must be above 0; None if it is one."""
-    if isinstance(value, Real) and 0 < float(value) < math.inf:
-        return None
-    return f"`{name}` must be a number above 0, got {value!r}"
 
 
 def _check(

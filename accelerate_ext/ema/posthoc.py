@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from ..arguments import check_switches
 from . import distributed
 from .average import Average
 from .clock import Reading
@@ -74,7 +75,7 @@ class PostHocEMA(Average):
         self.gamma = tuple(gamma_from_sigma_rel(width) for width in self.sigma_rel)
         super().__init__(model, PowerWeighting(self.gamma), dtype=dtype, device=device, include_frozen=include_frozen)
         self._plan, self._directory = plan, None if directory is None else Path(directory)
-        _check_switches(set_aside=set_aside, wait=wait)
+        check_switches(set_aside=set_aside, wait=wait)
         self._set_aside, self._wait = set_aside, wait
         self._in_flight: Publication | None = None
         self._snapshot_dtype = stored_dtype(snapshot_dtype or ("float32" if plan is None else plan.dtype))
@@ -141,7 +142,7 @@ class PostHocEMA(Average):
         """
         if not isinstance(directory, (str, os.PathLike)):
             raise TypeError(f"`directory` must name a folder, got {directory!r}")
-        _check_switches(sharded=sharded, set_aside=set_aside, wait=wait)
+        check_switches(sharded=sharded, set_aside=set_aside, wait=wait)
         kept, directory = stored_dtype(dtype or self._snapshot_dtype), Path(directory)
         self.wait_for_snapshots()
         wait_for_folder(directory)  # of another object, such as the one that this one was copied from
@@ -267,13 +268,6 @@ def _outlasted(plan: Plan, t: int) -> str:
         f"and no average can be built that ends later than {plan.times[-1]}. Call `snapshot` at the end of the run, "
         "and make the plan of the next run for all of its updates"
     )
-
-
-def _check_switches(**switches: object) -> None:
-    """Words such as "no" would turn a switch on."""
-    for name, value in switches.items():
-        if not isinstance(value, bool):
-            raise TypeError(f"`{name}` must be True or False, got {value!r}")
 
 
 def _widths(sigma_rel: float | Iterable[float] | None, plan: Plan | None) -> tuple[float, ...]:

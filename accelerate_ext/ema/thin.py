@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from .clock import whole
+from ..arguments import number_problem, whole
 from .fit import fit
 from .header import SnapshotError
 from .inputs import source_of
 from .motion import Motion, measure_motion
-from .plan import number_problem, range_problem, wanted_widths
+from .plan import range_problem, wanted_widths
 from .prepare import allow_open_files, check_same_model
 from .profile import Array, gamma_from_sigma_rel
 from .snapshot import Snapshot, list_snapshots
@@ -86,7 +86,7 @@ def _checked(max_error: object, keep: object, wanted: object) -> int | None:
     wrong = [range_problem(wanted), None if max_error is None else number_problem("max_error", max_error)]
     if said := [problem for problem in wrong if problem]:
         raise ValueError("; ".join(said))
-    return None if keep is None else whole(keep, "keep", 1)
+    return None if keep is None else whole("keep", keep, 1)
 
 
 def _snapshots_of_one_run(directory: Path) -> list[Snapshot]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
-from accelerate_ext.ema.clock import Clock, Reading, whole
+from accelerate_ext.ema.clock import Clock, Reading
 from accelerate_ext.ema.profile import new_weight
 from accelerate_ext.ema.weighting import DecayWeighting, PowerWeighting
 
@@ -178,21 +177,3 @@ def test_a_reading_comes_back_from_its_state():
 def test_a_state_that_is_no_clock_is_refused(state, message):
     with pytest.raises(ValueError, match=message):
         Reading.checked(state)
-
-
-@pytest.mark.parametrize("value", [3, 3.0, np.int64(3), torch.tensor(3)])
-def test_a_whole_number_is_taken_whatever_its_type(value):
-    number = whole(value, "t", 3)
-    assert number == 3 and type(number) is int
-
-
-@pytest.mark.parametrize("value", [2.5, "3", None, float("inf"), float("nan")])
-def test_what_is_no_whole_number_is_named(value):
-    with pytest.raises(TypeError, match=r"^`t` must be a whole number, got "):
-        whole(value, "t")
-
-
-def test_a_number_has_no_least_unless_it_is_given():
-    assert whole(-3, "t") == -3
-    with pytest.raises(ValueError, match=r"^`t` must be 0 or more, got -3$"):
-        whole(-3, "t", 0)
