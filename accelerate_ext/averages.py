@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import warnings
@@ -102,7 +103,7 @@ def write_states(folder: Path, states: Mapping[str, Mapping[str, Any]]) -> None:
         tensors: dict[str, torch.Tensor] = {}
         structure = _take_out(state, tensors)
         metadata = {"format": _FORMAT, "state": json.dumps(structure)}
-        write_whole(_file_of(folder, name), lambda path, t=tensors, m=metadata: save_file(t, path, m))  # type: ignore[misc]
+        write_whole(_file_of(folder, name), functools.partial(save_file, tensors, metadata=metadata))
 
 
 def read_state(path: Path) -> Any:

@@ -129,7 +129,7 @@ class Average(Evaluation):
             return states
         for state in states:
             for name, parameter in self.parameters.averaged.items():
-                gathered = distributed.whole(state[name], parameter)
+                gathered = distributed.gathered(state[name], parameter)
                 if distributed.rank() == 0:
                     state[name] = gathered.cpu()
         return states

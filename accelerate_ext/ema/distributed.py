@@ -25,7 +25,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
 
 
-def whole(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def gathered(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """The whole tensor, of which `part` is this process's share in the way that `like` is shared out.
 
     A collective: every process that holds a share must call it. An ordinary tensor comes back as it is.
@@ -68,7 +68,7 @@ def copy_into(target: torch.Tensor, part: torch.Tensor, like: torch.Tensor) -> N
     if _way(target) == _way(like):
         local(target).copy_(part)
         return
-    full = whole(part, like)
+    full = gathered(part, like)
     local(target).copy_(part_of(full, target) if is_sharded(target) else full)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -106,7 +107,7 @@ def _write_parts(
             raise
         return file
 
-    return _all_or_none([lambda job=job: write(job) for job in jobs])  # type: ignore[misc]
+    return _all_or_none([functools.partial(write, job) for job in jobs])
 
 
 def _all_or_none(tasks: Sequence[Callable[[], StreamFile]]) -> list[StreamFile]:
@@ -128,12 +129,13 @@ def _write_gathered(
     copied = parameters.copied()
     like = parameters.given | copied
     layout, metadata = _layout(parameters, like, dtype), _metadata(parameters, copied, dtype)
-    is_first, files, errors = distributed.rank() == 0, [], []  # type: ignore[var-annotated]
+    files: list[StreamFile] = []
+    errors: list[Exception] = []
 
-    def attempt(action: Callable[[], object]) -> None:
-        if is_first and not errors:
+    def attempt(action: Callable[..., object], *arguments: object) -> None:
+        if distributed.rank() == 0 and not errors:
             try:
-                action()
+                action(*arguments)
             except Exception as error:
                 errors.append(error)
 
@@ -141,11 +143,11 @@ def _write_gathered(
         files.append(StreamFile(job.path, layout, {**job.metadata, **metadata}, early))
 
     for job in jobs:
-        attempt(lambda job=job: begin(job))  # type: ignore[misc]
+        attempt(begin, job)
         for slot in layout.slots:
             part = job.averages[slot.name] if slot.is_average else distributed.local(like[slot.name])
-            tensor = distributed.whole(part, like[slot.name])
-            attempt(lambda tensor=tensor: files[-1].add(tensor))  # type: ignore[misc]
+            tensor = distributed.gathered(part, like[slot.name])
+            attempt(lambda held: files[-1].add(held), tensor)
         attempt(lambda: files[-1].finish())
     return files, errors[0] if errors else None
 

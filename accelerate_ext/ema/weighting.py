@@ -119,8 +119,8 @@ class DecayWeighting:
         if wrong:
             raise ValueError("; ".join(wrong))
 
-    def decay_at(self, step: int) -> float:
-        """What the average is multiplied by at applied step `step`."""
+    def decay_at(self, step: float) -> float:
+        """What the average is multiplied by at applied step `step`, or between two steps."""
         since = step - self.update_after_step - 1
         if since <= 0:
             return 0.0
@@ -145,7 +145,7 @@ class DecayWeighting:
             return 1.0
         num = min(now - last, NUM_STRATA)
         width = (now - last) / num
-        decays = [self.decay_at(last + (index + 0.5) * width + 0.5) for index in range(num)]  # type: ignore[arg-type]
+        decays = [self.decay_at(last + (index + 0.5) * width + 0.5) for index in range(num)]
         if min(decays) <= 0:
             return 1.0
         return -math.expm1(width * float(np.sum(np.log(decays))))
