@@ -102,7 +102,10 @@ def flush_tree(folder: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make sure that renames in `folder` have reached the disk, where the system can do that."""
+    """Make sure that the names in `folder` have reached the disk, where the system can do that.
+
+    Raises: OSError naming the folder.
+    """
     if os.name == "posix":
         _flush(folder)
 
@@ -112,5 +115,7 @@ def _flush(path: Path) -> None:
     handle = os.open(path, flags)
     try:
         os.fsync(handle)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         os.close(handle)

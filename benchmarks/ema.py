@@ -30,7 +30,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from accelerate_ext.ema import PostHocEMA
-from accelerate_ext.ema.tensor_file import synchronise_folder
+from accelerate_ext.staging import flush_folder
 
 from .ema_packages import UPDATES, WIDTHS, Step, optional
 
@@ -144,7 +144,7 @@ def snapshot_writers(ema: PostHocEMA, model: nn.Module, folder: Path) -> Iterato
             with (folder / f"{index}.tmp").open("rb") as file:
                 os.fsync(file.fileno())
             (folder / f"{index}.tmp").rename(folder / f"{index}.safetensors")
-        synchronise_folder(folder)
+        flush_folder(folder)
 
     yield "the bytes alone, and fsync, two threads", write_at_once
     yield "safetensors save_file", save

@@ -10,9 +10,9 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..staging import flush_folder
 from . import distributed
 from .stream_file import StreamFile
-from .tensor_file import synchronise_folder
 
 _UNTOLD: set[Publication] = set()
 """Those under way, and those whose error nobody was told yet."""
@@ -83,7 +83,7 @@ class Publication:
             for file in self._files:
                 self._named.append(file.publish())
             if self._files:
-                synchronise_folder(self._files[0].path.parent)
+                flush_folder(self._files[0].path.parent)
         except BaseException:
             self._withdraw()
             raise

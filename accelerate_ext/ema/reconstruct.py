@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
+from ..staging import flush_folder
 from .fit import Kind
 from .inputs import OUTPUT_PREFIX, WEIGHTS, InputOptions, Source, find_sources
 from .prepare import Prepared, prepare
@@ -25,7 +26,7 @@ from .profile import gamma_from_sigma_rel
 from .readers import Reader
 from .result import Reconstruction, judge
 from .stream import Sink
-from .tensor_file import Layout, Slot, TensorFile, synchronise_folder
+from .tensor_file import Layout, Slot, TensorFile
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 COPY_ELEMENTS = 2**20
@@ -169,7 +170,7 @@ class _Job:
                 file.synchronise()
             for file in files:
                 file.publish()
-            synchronise_folder(paths[0].parent)
+            flush_folder(paths[0].parent)
         finally:
             for file in files:
                 file.abandon()

@@ -109,7 +109,7 @@ class TensorFile:
             os.fsync(self._descriptor)
 
     def publish(self) -> Path:
-        """Give the file its name, after `synchronise`; `synchronise_folder` makes it stay. Raises: FileExistsError."""
+        """Give the file its name, after `synchronise`; `flush_folder` makes it stay. Raises: FileExistsError."""
         self._close()
         with self._told():
             if self._overwrite:
@@ -158,19 +158,6 @@ class TensorFile:
                 size += f", {shutil.disk_usage(self.path.parent).free:,} are free"
             text = f"{error.strerror}{size}; no part of the file is left, and what was there before is whole"
             raise OSError(error.errno, text, str(self.path)) from error
-
-
-def synchronise_folder(directory: Path) -> None:
-    """Wait until the names in a folder are on disk, where the platform can. Raises: OSError with the folder's name."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(directory)) from error
-    finally:
-        os.close(descriptor)
 
 
 def _check_dtypes(slots: Iterable[Slot]) -> None:
