@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from .inputs import InputOptions
-from .profile import check_sigma_rel, sigma_rel_from_gamma
+from .profile import check_sigma_rel
 from .result import Reconstruction
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -84,8 +84,3 @@ def readable(num_bytes: float) -> str:
             return f"{num_bytes:.3g} {unit}"
         num_bytes /= 1000
     return f"{num_bytes:.3g} TB"
-
-
-def stored_width(gamma: float) -> float | None:
-    """Width of what is stored: 0 for the model itself, None beyond the uniform average."""
-    return sigma_rel_from_gamma(gamma) if gamma >= 0 else None

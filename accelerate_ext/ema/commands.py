@@ -19,7 +19,6 @@ from .command_options import (
     report,
     sources,
     step,
-    stored_width,
     wanted,
 )
 from .inputs import find_sources, incomplete_snapshots
@@ -87,8 +86,7 @@ def info(inputs: tuple[Path, ...], as_json: bool, **chosen: Any) -> None:
     expected = build(inputs, WANTED, options=options, dry_run=True, force=True)
     incomplete = [str(path) for folder in inputs if folder.is_dir() for path in incomplete_snapshots(folder)]
     rows = [
-        {"path": str(s.path), "step": s.step, "sigma_rel": stored_width(s.gamma), "kind": s.kind, "run": s.run}
-        for s in found
+        {"path": str(s.path), "step": s.step, "sigma_rel": s.sigma_rel, "kind": s.kind, "run": s.run} for s in found
     ]
     errors = dict(zip(expected.sigma_rel, expected.predicted_error, strict=True))
     if as_json:
@@ -131,8 +129,7 @@ def fit(
         columns = "  ".join(f"{f'-> {width:g}':>12}" for width in result.sigma_rel)
         click.echo(f"\n{'step':>12}  {'stored':>8}  {columns}")
         for source, row in zip(result.sources, result.weights, strict=True):
-            width = stored_width(source.gamma)
-            stored = "-" if width is None else f"{width:.4f}"
+            stored = "-" if source.sigma_rel is None else f"{source.sigma_rel:.4f}"
             click.echo(f"{source.step:>12g}  {stored:>8}  " + "  ".join(f"{weight:>12.6f}" for weight in row))
     raise click.exceptions.Exit(int(max_error is not None and not max(result.predicted_error) <= max_error))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .header import Header, SnapshotError
-from .profile import RAW, gamma_from_sigma_rel
+from .profile import RAW, gamma_from_sigma_rel, sigma_rel_from_gamma
 from .publication import wait_for_folder
 from .readers import FileReader, Reader, open_weights, rank_files
 from .snapshot import NAME, Snapshot, list_snapshots, shard_paths
@@ -46,6 +46,11 @@ class Source:
     tied: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
     header: Header | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def sigma_rel(self) -> float | None:
+        """Width of the average: 0 for the model itself; None beyond the uniform one, which peers keep unawares."""
+        return sigma_rel_from_gamma(self.gamma) if self.gamma >= 0 else None
 
     def open(self) -> Reader:
         """A reader; the caller closes it. Raises: SnapshotError naming the file."""

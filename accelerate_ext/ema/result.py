@@ -13,7 +13,7 @@ import torch
 
 from .fit import Kind
 from .inputs import Source
-from .profile import Array, sigma_rel_from_gamma
+from .profile import Array
 
 WARN_ABOVE = 0.05
 REFUSE_ABOVE = 0.50
@@ -69,7 +69,7 @@ class Reconstruction:
                 for i, row in enumerate(results)
             ],
             "sources": [
-                {"path": str(source.path), "step": source.step, "sigma_rel": _width(source.gamma), "kind": source.kind}
+                {"path": str(source.path), "step": source.step, "sigma_rel": source.sigma_rel, "kind": source.kind}
                 for source in self.sources
             ],
             "widths": {
@@ -100,8 +100,3 @@ def judge(result: Reconstruction, force: bool) -> None:
         )
     if off:
         warnings.warn(f"expected error for {', '.join(off)} {advice}", ReconstructionWarning, stacklevel=3)
-
-
-def _width(gamma: float) -> float | None:
-    """None for an average that is wider than the uniform one, which other packages keep without saying so."""
-    return sigma_rel_from_gamma(gamma) if gamma >= 0 else None
