@@ -100,8 +100,7 @@ class Traits:
         return bool(built) and self.objects.is_prepared(who) is False
 
     def logs_or_saves(self, node: ast.stmt) -> bool:
-        words = [names.last(names.called(call)) for call in calls_of(node)]
-        return any(_LOG.search(word) or _SAVE.search(word) for word in words)
+        return any(is_log_word(names.last(names.called(call))) for call in calls_of(node))
 
     def shows(self, node: ast.stmt) -> bool:
         """Whether a statement only tells a person or a tracker something."""
@@ -200,6 +199,11 @@ class Traits:
     def reads(self, node: ast.stmt, counters: Iterable[str]) -> bool:
         wanted = set(counters)
         return any(key(item) in wanted for inner in within([node]) for item in expressions(inner))
+
+
+def is_log_word(word: str) -> bool:
+    """Whether what is called by a word may log or save."""
+    return bool(_LOG.search(word) or _SAVE.search(word))
 
 
 def _reads(node: ast.expr, wanted: set[str]) -> bool:

@@ -1,11 +1,14 @@
-"""Early exits under a test on a counter: those that keep away all but single values, and those that leave at them."""
+"""Early exits: at all but single values of a counter, at those values, and at the end of a test that counts."""
 
 from __future__ import annotations
 
 import ast
 
+from ..loop.obstacles import Refusal
 from ..loop.tree import within
 from ..work import Work
+
+_JUMPS = (ast.Continue, ast.Break, ast.Return, ast.Raise)
 
 
 def is_exit(arm: list[ast.stmt]) -> bool:
@@ -36,3 +39,17 @@ def lets_single_values_past(work: Work, test: ast.expr, counters: list[str]) -> 
             return work.traits.asks_counter(test.left, counters)
         return isinstance(test.ops[0], ast.Gt) and work.traits.trigger(test.left, counters)
     return isinstance(test, ast.BinOp) and work.traits.trigger(test, counters)
+
+
+def leaving(work: Work, statements: list[ast.stmt]) -> Refusal | None:
+    """Why a test that always ends the function or the iteration stays: what follows it would run after a skip."""
+    for node in statements:
+        for last in [*node.body, *node.orelse] if isinstance(node, ast.If) else ():
+            is_answer = isinstance(last, ast.Return) and last.value is not None
+            if is_answer or (isinstance(last, _JUMPS) and work.script.has_rest(node)):
+                return Refusal(
+                    "leaves",
+                    f"line {node.lineno} counts and ends by `{work.layout.text(last)}`; a skipped update would go on "
+                    "with what follows. Put what counts in a block of its own",
+                )
+    return None

@@ -25,8 +25,8 @@ and otherwise with `if not accelerator.optimizer_step_was_skipped:` round the st
 
 A guard among those statements needs no gate of its own.
 
-Refuses: counters that a `range` loop is tied to; what `gate_bookkeeping` refuses. Counters of batches are left to
-`leave_batches`.
+Refuses: counters that a `range` loop is tied to; tests that count and return; what `gate_bookkeeping` refuses.
+Counters of batches are left to `leave_batches`.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from ..loop.tree import within
 from ..loop.window import Window
 from ..work import Work
 from . import reset_window
+from .exits import leaving
 from .guards import is_range_bound, why_unread
 from .tail_edits import gate_tail
 from .tails import Tail, counts_batches, is_by_modulo, is_gateable, read_tail
@@ -119,6 +120,8 @@ def _take_in(work: Work, tail: Block) -> None:
 
 def _refusal(work: Work, block: Block, tail: Tail, window: Window) -> Refusal | None:
     refusal = window.refusal or reset_window.refusal(work, block, window)
+    if refusal is None and not tail.is_rest:
+        refusal = leaving(work, tail.statements)
     if refusal is not None:
         return refusal
     if len(tail.runs) > 1 and (window.kept or window.lines):

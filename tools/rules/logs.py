@@ -13,7 +13,8 @@ from ..loop.names import called, last
 from ..loop.objects import Identity
 from ..loop.obstacles import Refusal
 from ..loop.paths import State
-from ..loop.tree import calls_of, within
+from ..loop.traits import is_log_word
+from ..loop.tree import call_of, calls_of, within
 from ..work import Work
 
 _SAVES = re.compile(r"(^|_)(save|dump)(_|$)|^save[A-Z]|^write_(checkpoint|ckpt)")
@@ -21,15 +22,39 @@ _ASKS = re.compile(r"(^|_)(should|is|can|must|needs?|has|get|path|name|dir|folde
 
 
 def is_log(work: Work, node: ast.stmt) -> bool:
-    """Whether a statement logs or saves. One that keeps what it calls for must save: `torch.log` is an answer."""
-    if isinstance(node, ast.Expr):
+    """Whether a statement logs or saves. One that keeps an answer names a step or saves, as `torch.log` does not."""
+    if isinstance(node, ast.Expr) or (_is_kept(node) and _is_dropped(work, node)):
         return work.traits.logs_or_saves(node)
-    words = [last(called(call)) for call in calls_of(node)] if _keeps(node) else []
-    return any(_SAVES.search(word) and not _ASKS.search(word) for word in words)
+    return _is_kept(node) and any(_SAVES.search(word) or names_step(call) for call, word in _acting(node))
 
 
-def _keeps(node: ast.stmt) -> bool:
-    return isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign))
+def _is_kept(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return))
+
+
+def _acting(node: ast.stmt) -> list[tuple[ast.Call, str]]:
+    """The calls that log or save, with their last words; one that only answers what and where is none."""
+    words = [(call, last(called(call))) for call in calls_of(node)]
+    return [(call, word) for call, word in words if is_log_word(word) and not _ASKS.search(word)]
+
+
+def names_step(call: ast.Call) -> bool:
+    """Whether a call says under which step it logs."""
+    return any(keyword.arg in ("step", "global_step") for keyword in call.keywords)
+
+
+def _is_dropped(work: Work, node: ast.stmt) -> bool:
+    """Whether nobody reads what a statement keeps: the name `_`, or what no call of the function takes."""
+    if isinstance(node, ast.Return):
+        calls = work.script.calls(work.script.places[node].scope)
+        return bool(calls) and all(call_of(at) is call and isinstance(at, ast.Expr) for at, call in calls)
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return all(isinstance(target, ast.Name) and target.id == "_" for target in targets)
+
+
+def is_free_to_wait(work: Work, node: ast.stmt) -> bool:
+    """Whether a line that logs may be left out after a skipped update: it returns nothing that a caller takes."""
+    return not isinstance(node, ast.Return) or _is_dropped(work, node)
 
 
 def _asks(work: Work, node: ast.stmt) -> bool:
@@ -46,7 +71,11 @@ def gate_log(work: Work, node: ast.stmt, counters: Iterable[Identity], gated: se
     if state is None or not named or _asks(work, node):
         return
     kind = "log outside a block"
-    writes = any(keyword.arg in ("step", "global_step") for call in calls_of(node) for keyword in call.keywords)
+    writes = any(map(names_step, calls_of(node)))
+    if not is_free_to_wait(work, node):
+        text = f"is returned, and so runs after a skipped update too, under `{named[0]}`; log on a line of its own"
+        work.warn(node, kind, "held-log", text)
+        return
     if work.objects.accumulation == "maybe" or not (writes or "save" in work.layout.text(node)):
         work.warn(
             node,

@@ -11,6 +11,7 @@ from ..loop.gathering import gathers
 from ..loop.names import key
 from ..loop.tree import calls_of, expressions, within
 from ..work import Work
+from .logs import is_free_to_wait, is_log
 
 
 @dataclass
@@ -110,8 +111,8 @@ class _Reader:
             if self.traits.trigger(node.test, self.counters):
                 return True
             return all(self.is_gateable(inner) for inner in node.body)
-        if self.traits.logs_or_saves(node) and self.traits.reads(node, self.counters):
-            return True
+        if is_log(self.work, node) and self.traits.reads(node, self.counters):
+            return is_free_to_wait(self.work, node)
         grown = gathers(node)
         return (
             bool(grown) and isinstance(node, ast.AugAssign) and not any(name in self.read_elsewhere for name in grown)
