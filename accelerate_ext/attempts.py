@@ -243,8 +243,9 @@ class Attempts:
         if not update.has_steps:
             self._pass_at_last_step = self.passes.count
             self.scaler_turn.update()  # gradients that were unscaled and not used
-            for optimizer in update.left_out:
-                optimizer.tally.record(Verdict(skipped=True))  # type: ignore[attr-defined]
+            for optimizer in self.optimizers():
+                if update.was_skipped_for(optimizer):
+                    optimizer.tally.record(Verdict(skipped=True))
 
     def _may_update_scale(self) -> bool:
         """With one optimizer at once; with several when the window ends or, outside, when all of them have stepped."""

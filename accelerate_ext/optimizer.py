@@ -5,25 +5,45 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from accelerate.optimizer import AcceleratedOptimizer
 
 from .backward import BackwardPasses
-from .scaling import StepProbe
+from .scaling import ScalerTurn, StepProbe
 from .tally import Tally
 from .update import Update, Verdict
 
 if TYPE_CHECKING:
     from torch.amp import GradScaler
 
-    from .attempts import Attempts
-
 _OWN = ("attempts", "passes", "tally", "_passes_used", "_last", "_step_before")
 
-
 _CLASSES: dict[type, type[CountedOptimizer]] = {}
+
+
+class Listener(Protocol):
+    """Who is told what an optimizer does: the attempts of an Accelerator."""
+
+    scaler_turn: ScalerTurn
+
+    @property
+    def guard(self) -> GradScaler | None:
+        """What decides about updates where Accelerate has no scaler."""
+
+    @property
+    def update(self) -> Update:
+        """The current attempt."""
+
+    def stepped(self, optimizer: CountedOptimizer, verdict: Verdict, scaler: GradScaler | None = None, /) -> None:
+        """It has stepped on complete gradients. May raise SkippedUpdatesError."""
+
+    def warn_without_scaler(self) -> None:
+        """It steps, and no scaler decides about that."""
+
+    def restart(self, state: dict[str, int] | None = None) -> None:
+        """Its run begins anew, at zero or at stored counts."""
 
 
 class CountedOptimizer(AcceleratedOptimizer):
@@ -36,7 +56,7 @@ class CountedOptimizer(AcceleratedOptimizer):
     counts_for: type[AcceleratedOptimizer] = AcceleratedOptimizer
     optimizer: torch.optim.Optimizer
     scaler: GradScaler | None
-    attempts: Attempts | None
+    attempts: Listener | None
     passes: BackwardPasses | None
     tally: Tally
     _last: Verdict | None
@@ -49,17 +69,17 @@ class CountedOptimizer(AcceleratedOptimizer):
     @property
     def applied_step(self) -> int:
         """How many of this optimizer's updates were applied. Fetches what a fused optimizer left on the device."""
-        return self.tally.read().applied + self._left_out_now("applied")
+        return self.tally.read().applied
 
     @property
     def attempted_step(self) -> int:
         """How many updates of this optimizer were attempted."""
-        return self.tally.attempted + self._left_out_now("attempted")
+        return self.tally.attempted + self._is_left_out_now()
 
     @property
     def skipped_steps(self) -> int:
         """How many of this optimizer's updates were skipped."""
-        return self.tally.read().skipped + self._left_out_now("skipped")
+        return self.tally.read().skipped + self._is_left_out_now()
 
     @property
     def applied_step_tensor(self) -> torch.Tensor:
@@ -124,7 +144,7 @@ class CountedOptimizer(AcceleratedOptimizer):
         if self.passes is not None:
             self.passes.watch(self.param_groups[-1]["params"])
 
-    def start_counting(self, attempts: Attempts | None, passes: BackwardPasses | None) -> None:
+    def start_counting(self, attempts: Listener | None, passes: BackwardPasses | None) -> None:
         """Tie the optimizer to an Accelerator's attempts; without a source of `passes` every step is an attempt."""
         self.attempts = attempts
         self.passes = passes
@@ -187,12 +207,9 @@ class CountedOptimizer(AcceleratedOptimizer):
         own = self.counts_for.step_was_skipped
         return own is not AcceleratedOptimizer.step_was_skipped and bool(own.fget(self))
 
-    def _left_out_now(self, kind: str) -> int:
-        """1 when the attempt that has just ended counts as `kind` without a step, which the tally learns later."""
-        if self.attempts is None or kind == "applied":
-            return 0
-        update: Update = self.attempts.update
-        return int(any(self is other for other in update.left_out))
+    def _is_left_out_now(self) -> bool:
+        """Whether the attempt that has just ended had no step of it, which the tally learns with the next one."""
+        return self.attempts is not None and any(self is other for other in self.attempts.update.left_out)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
