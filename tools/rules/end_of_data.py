@@ -7,6 +7,7 @@ import ast
 from ..loop.blocks import Block
 from ..loop.names import called, key
 from ..loop.obstacles import Refusal
+from ..loop.scope import Scope
 from ..loop.tree import walk, within
 from ..work import Work
 
@@ -47,17 +48,59 @@ def _asks_for_the_end(work: Work, node: ast.If) -> bool:
     scope = work.script.places[node].scope
     for part in parts:
         held = work.script.bindings(scope, part.id) if isinstance(part, ast.Name) else []
-        if any(_is_last(value, targets) for value in (part, *(item.value for item in held)) if value is not None):
+        values = [value for value in (part, *(item.value for item in held)) if value is not None]
+        if any(_is_last(work, scope, value, targets) for value in values):
             return True
     return False
 
 
-def _is_last(part: ast.expr, targets: set[str | None]) -> bool:
+def _is_last(work: Work, scope: Scope, part: ast.expr, targets: set[str | None]) -> bool:
     if (key(part) or "").endswith(".end_of_dataloader"):
         return True
-    if not (isinstance(part, ast.Compare) and len(part.ops) == 1 and isinstance(part.ops[0], (ast.Eq, ast.GtE))):
+    if not (isinstance(part, ast.Compare) and len(part.ops) == 1):
         return False
-    sides = [part.left, part.comparators[0]]
-    reads = [any(key(item) in targets for item in walk(side)) for side in sides]
-    counts = [any(isinstance(item, ast.Call) and called(item) == "len" for item in walk(side)) for side in sides]
-    return (reads[0] and counts[1]) or (reads[1] and counts[0])
+    place, bound = part.left, part.comparators[0]
+    if isinstance(part.ops[0], ast.LtE) or not _reads(place, targets):
+        place, bound = bound, place
+    fitting = (ast.Eq, ast.GtE) if place is part.left else (ast.Eq, ast.LtE)
+    return isinstance(part.ops[0], fitting) and _reads(place, targets) and _is_length(work, scope, bound)
+
+
+def _reads(side: ast.expr, targets: set[str | None]) -> bool:
+    return any(key(item) in targets for item in walk(side))
+
+
+def _is_length(work: Work, scope: Scope, side: ast.expr) -> bool:
+    """Whether a side of a comparison counts items, or reads the name of such a count: `num_batches = len(loader)`."""
+    return any(_counts_items(item) or _holds_length(work, scope, item) for item in walk(side))
+
+
+def _holds_length(work: Work, scope: Scope, item: ast.AST, depth: int = 3) -> bool:
+    """Whether a name stands for a count of items, or for so many of them: what is divided by one is no such count."""
+    name = key(item) if depth else None
+    held = work.script.bindings(scope, name) if name is not None else []
+    for binding in held:
+        value, place = binding.value, work.script.places.get(binding.statement)
+        if value is None or place is None or binding.position >= 0:
+            return False
+        value = _first_operand(value)
+        if isinstance(value, ast.Call) and not _counts_items(value) and len(value.args) == 1:
+            value = _first_operand(value.args[0])  # `math.ceil(len(loader) / n)`
+        if not (_counts_items(value) or _holds_length(work, place.scope, value, depth - 1)):
+            return False
+    return bool(held)
+
+
+def _first_operand(value: ast.expr) -> ast.expr:
+    while isinstance(value, ast.BinOp):
+        value = value.left
+    return value
+
+
+def _counts_items(value: ast.AST) -> bool:
+    """Whether a value is `len(...)`, or `sum(1 for _ in ...)`."""
+    if not isinstance(value, ast.Call):
+        return False
+    only = value.args[0] if value.args else None
+    is_sum = called(value) == "sum" and isinstance(only, ast.GeneratorExp) and isinstance(only.elt, ast.Constant)
+    return called(value) == "len" or is_sum

@@ -45,6 +45,29 @@ def test_an_action_at_the_end_of_the_data_is_left(loop, test):
     assert result.after.decode().endswith(loop.source(action).rpartition("zero_grad()\n")[2])
 
 
+@pytest.mark.parametrize(
+    ("given", "test", "is_end"),
+    [
+        ("n = len(loader)", "step == n - 1", True),
+        ("n = len(loader) - 1", "n <= step", True),
+        ("n = sum(1 for _ in loader)", "step + 1 == n", True),
+        ("all = len(loader)\nn = all // 2", "step == n", True),
+        ("n = math.ceil(len(loader) / args.steps)", "step == n", True),
+        ("n = sum(losses)", "step == n", False),
+        ("n = args.batches", "step == n", False),
+        ("n, m = shape", "step == n", False),
+        ("n = 9\nn = len(loader)", "step == n", False),
+        ("n = math.ceil(args.max_steps / len(loader))", "step == n", False),
+        ("n = len(loader)", "step % n == 0", False),
+    ],
+)
+def test_the_length_of_the_data_may_have_a_name(loop, given, test, is_end):
+    action = f"if accelerator.sync_gradients and {test}:\n    accelerator.save_state(f'{{global_step}}')"
+    result = loop.rewrite(f"{given}\n{SYNC}{action}")
+    is_left = result.after.decode().endswith(loop.source(action).rpartition("zero_grad()\n")[2])
+    assert is_left == is_end
+
+
 def test_an_action_at_the_end_of_the_data_among_what_counts_keeps_its_block(loop):
     assert "unclear-test" in loop.stays(f"{SYNC}    if step == len(loader) - 1:\n        save()")
 
