@@ -206,12 +206,13 @@ class Layout:
         indent, unit = self.indent(node), self.unit(node)
         return self._below(node, [indent + header, *(indent + unit + text.replace("\0", unit) for text in statements)])
 
-    def end_wrapped(self, first: ast.stmt, last: ast.stmt, kept: Sequence[str], other: Sequence[str]) -> list[Edit]:
-        """The end of what `wrap` put round statements: more statements, and an `else` arm."""
+    def end_wrapped(
+        self, first: ast.stmt, last: ast.stmt, more: Sequence[str], header: str, other: Sequence[str]
+    ) -> list[Edit]:
+        """The end of what `wrap` put round statements: more statements, and another arm."""
         indent, unit = self.indent(first), self.unit(first)
-        lines = [indent + unit + text for text in kept]
-        if other:
-            lines += [f"{indent}else:", *(indent + unit + text.replace("\0", unit) for text in other)]
+        lines = [indent + unit + text for text in more]
+        lines += [indent + header, *(indent + unit + text.replace("\0", unit) for text in other)]
         return self._below(last, lines)
 
     def arm_inside(self, last: ast.stmt, indent: str, header: str, statements: Sequence[str]) -> list[Edit]:

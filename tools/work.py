@@ -143,6 +143,16 @@ class Work:
     def gates(self, block: Block) -> bool:
         return block.is_gated and block.role in (Role.BOOKKEEPING, Role.CONTINUE, Role.TAIL, Role.APPLIED)
 
+    def take_in(self, gated: Block) -> None:
+        """Take the blocks inside a block that has just been gated for gated with it: they stay as they are."""
+        inside = {id(node) for node in within(gated.statements)}
+        for block in self.blocks:
+            is_open = block.role in (Role.BOOKKEEPING, Role.CONTINUE, Role.TAIL) and not block.is_gated
+            if is_open and block is not gated and id(block.node) in inside:
+                block.is_gated = True
+                text = f"stands among what line {gated.node.lineno} gates as a whole"
+                self.warn(block.node, block.role.value, "inside-gate", text)
+
     def gated(self) -> set[int]:
         """Ids of all statements that run for applied updates only."""
         return {id(node) for block in self.blocks if self.gates(block) for node in within(block.statements)}
@@ -199,6 +209,10 @@ class Work:
         """Clauses that hold only right after an applied update."""
         sync = [] if state.sync else [f"{flag.accelerator}.sync_gradients"]
         return [*sync, *flag.clauses]
+
+    def attempted(self, state: State, flag: Flag) -> list[str]:
+        """Clauses that hold only right after an attempt, applied or skipped; none where an attempt is sure."""
+        return [clause for clause in self.conditions(state, flag) if clause != f"not {flag.text}"]
 
     def opposite(self, state: State, flag: Flag) -> list[str]:
         """Clauses of which one holds whenever no update was applied."""

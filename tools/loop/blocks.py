@@ -10,6 +10,7 @@ from enum import Enum
 from .clauses import Test
 from .flow import Flow
 from .gathering import cleared
+from .leaving import left_by
 from .paths import State
 from .scope import Scope
 from .traits import Traits
@@ -45,7 +46,7 @@ class Block:
     statements: list[ast.stmt]
     test: Test | None = None
     is_gated: bool = False  # set by the rule that gates it, or from the start where the flag is asked already
-    takes_rest: bool = False  # the block is what follows the statement in its list
+    takes_rest: bool = False  # the block is what follows the statement
 
     @property
     def has_else(self) -> bool:
@@ -70,7 +71,7 @@ class Blocks:
 
     def _visit(self, block: list[ast.stmt], scope: Scope) -> Iterator[Block]:
         tail: list[ast.stmt] = []
-        for index, node in enumerate(block):
+        for node in block:
             state = self.flow.before.get(node)
             if state is None or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 continue
@@ -81,8 +82,10 @@ class Blocks:
                 if isinstance(node, ast.If) and self.flow.tests[node].is_flagged:
                     yield Block(Role.BOUNDARY, node, scope, state, node.body, self.flow.tests[node])
                 continue  # whatever it counts, it counts no applied updates
+            if state.is_gated and not self.traits.steps(node):
+                continue  # runs for applied updates only
             if isinstance(node, ast.If) and self.flow.tests[node].is_flagged:
-                result = self._flagged(node, self.flow.tests[node], state, scope, block[index + 1 :])
+                result = self._flagged(node, self.flow.tests[node], state, scope)
                 yield from result
                 if any(item.takes_rest for item in result):
                     break
@@ -117,14 +120,14 @@ class Blocks:
         tests = [self.flow.tests[inner] for inner in within([node]) if inner is not node and inner in self.flow.tests]
         return any(item.kind == kind if kind else item.kind != "other" for test in tests for item in test.clauses)
 
-    def _flagged(self, node: ast.If, test: Test, state: State, scope: Scope, rest: list[ast.stmt]) -> list[Block]:
+    def _flagged(self, node: ast.If, test: Test, state: State, scope: Scope) -> list[Block]:
         leaves = isinstance(node.body[-1], (ast.Continue, ast.Return, ast.Break, ast.Raise))
         if test.find("skip", True) or test.needs_applied or test.spares_only_skips:
-            return self._asking(node, test, state, scope, rest, leaves)
+            return self._asking(node, test, state, scope, leaves)
         if test.needs_sync:
             return self._guard(node, test, state, scope)
         if test.holds_without_sync and leaves and not node.orelse:
-            return self._early(node, test, state, scope, rest)
+            return self._early(node, test, state, scope)
         role = self._unclear(node, test, state)
         blocks = [] if role is Role.UNCLEAR else inner_blocks(node)
         inner = [found for _, block in blocks for found in self._visit(block, scope)]
@@ -137,14 +140,13 @@ class Blocks:
             return Role.BOUNDARY  # its body runs between boundaries only
         return Role.UNCLEAR if state.is_after_step else Role.BEFORE
 
-    def _asking(
-        self, node: ast.If, test: Test, state: State, scope: Scope, rest: list[ast.stmt], leaves: bool
-    ) -> list[Block]:
+    def _asking(self, node: ast.If, test: Test, state: State, scope: Scope, leaves: bool) -> list[Block]:
         alias = next((item.alias for item in test.clauses if item.kind == "skip" and item.alias is not None), None)
         asked = self.flow.before.get(alias, state) if alias is not None else state
         if any(path.is_looped for path in asked.paths) or not asked.is_after_step:
             return [Block(Role.STALE, node, scope, asked, node.body, test)]
         if test.holds_on_skip and leaves and not node.orelse:
+            rest = left_by(self.script, node).certain
             return [Block(Role.APPLIED, node, scope, state, rest, test, is_gated=True, takes_rest=True)]
         body = node.orelse if test.find("skip", True) else node.body
         arm = node.body if body is node.orelse else node.orelse
@@ -188,14 +190,15 @@ class Blocks:
             return self.traits.steps(loop)
         return node in self.flow.before and self.script.places[node].scope in self.flow.stepping
 
-    def _early(self, node: ast.If, test: Test, state: State, scope: Scope, rest: list[ast.stmt]) -> list[Block]:
+    def _early(self, node: ast.If, test: Test, state: State, scope: Scope) -> list[Block]:
+        rest = left_by(self.script, node)
         if not state.is_after_step:
             return [Block(Role.BEFORE, node, scope, state, node.body, test)]
-        if any(self.traits.steps(item) for item in rest):
+        if any(self.traits.steps(item) for item in (*rest.certain, *rest.shared)):
             return [Block(Role.STEP, node, scope, state, node.body, test)]
-        if any(self._leaves_on_skip(item) for item in rest):
+        if any(self._leaves_on_skip(item) for item in rest.certain):
             return [Block(Role.BOUNDARY, node, scope, state, node.body, test)]
-        return [Block(Role.CONTINUE, node, scope, state, rest, test, takes_rest=True)]
+        return [Block(Role.CONTINUE, node, scope, state, rest.certain, test, takes_rest=True)]
 
     def _leaves_on_skip(self, node: ast.stmt) -> bool:
         """Whether a statement asks for a skipped update and leaves the list on one."""

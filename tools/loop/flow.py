@@ -140,7 +140,7 @@ class Flow:
     def _called(self, node: ast.stmt, state: State) -> State:
         """The state after the calls that a statement itself makes."""
         if node in self._attempting:
-            state = replace(state, is_skipped=False)
+            state = replace(state, is_gated=False, is_skipped=False)  # what comes of this attempt is not known
             for site in self._sites.get(node, ()):
                 state = replace(state, paths=frozenset(replace(p, steps=(*p.steps, site)) for p in state.paths))
             for _, function in self.script.called(node):

@@ -6,7 +6,7 @@ import ast
 
 from . import names
 from .calls import all_reached
-from .gathering import container, gathers, reads
+from .gathering import cleared, container, gathers, reads
 from .names import key
 from .script import Script
 from .tree import assigned, within
@@ -66,6 +66,18 @@ def _in_calls(script: Script, nodes: list[ast.stmt]) -> set[str]:
         for name in gathers(inner)
     )
     return {name for name in grown if name is not None}
+
+
+def cleared_in_calls(script: Script, block: list[ast.stmt]) -> set[str]:
+    """Keys that functions clear which a block calls, in the names that the block has for them."""
+    found = (
+        called.outside(name)
+        for node in within(block)
+        for called in all_reached(script, node)
+        for inner in called.statements
+        for name in cleared(inner, None)
+    )
+    return {name for name in found if name is not None}
 
 
 def _runs_always(script: Script, node: ast.stmt, outer: list[ast.stmt]) -> bool:

@@ -7,14 +7,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from . import names, repeats, several
+from . import names, repeats, several, sums
 from .calls import Reached, reached, with_inner
 from .gathering import cleared, gathers
 from .names import key
 from .obstacles import Refusal
 from .scope import Scope
 from .script import Script
-from .sums import gathered_in
 from .traits import Traits
 from .tree import assigned, inner_blocks, within
 
@@ -54,7 +53,8 @@ class Windows:
         self._direct = {id(node) for node in block}
         wanted = {name for node in within(block) for name in cleared(node, None)}
         wanted |= {name for node in within(block) for name in several.emptied_by_name(scope, node)}
-        gathered, self._restarted = gathered_in(self.script, outer, inside, wanted)
+        wanted |= sums.cleared_in_calls(self.script, block)
+        gathered, self._restarted = sums.gathered_in(self.script, outer, inside, wanted)
         window = Window()
         counters = self.traits.counters_in(outer)
         derived = repeats.derived([*within(outer)], counters)

@@ -22,9 +22,9 @@ from .warn_counters import warn_counters
 from .warn_flags import warn_flags
 
 RULES: tuple[Rule, ...] = (
-    gate_unguarded,  # first: the blocks that decide which counters now count applied updates
-    gate_bookkeeping,  # behind the tails, which take in the guards that stand among their statements
-    gate_continue,
+    gate_continue,  # first: the blocks that decide which counters now count applied updates
+    gate_unguarded,  # each takes in the blocks that stand among its statements
+    gate_bookkeeping,
     leave_batches,  # behind the blocks: whether updates are counted elsewhere
     cross_multiples,
     gate_triggers,  # behind the blocks: what fires on their counters

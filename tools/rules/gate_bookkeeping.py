@@ -55,7 +55,7 @@ def _gate(work: Work, block: Block) -> None:
     found = work.flag_and_window(
         block,
         sync,
-        lambda window: reset_window.refusal(work, block, window),
+        lambda window: reset_window.refusal(work, block.node, window),
         lambda window: _leaving(work, node, window),
         lambda window: work.left_unbound(block, block.statements),
     )
@@ -127,4 +127,4 @@ def _report(work: Work, block: Block, flag: Flag, window: Window) -> None:
     work.rewritten(
         block.node, block.role.value, "gated", f"runs only for applied updates: `not {flag.text}`{where}{extra}"
     )
-    reset_window.report(work, block, window)
+    reset_window.report(work, block.node, window)

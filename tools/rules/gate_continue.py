@@ -33,6 +33,8 @@ import ast
 from ..loop.blocks import Block, Role
 from ..loop.clauses import Clause
 from ..loop.flag import Flag
+from ..loop.leaving import left_by
+from ..loop.obstacles import Refusal
 from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
@@ -55,7 +57,8 @@ def _gate(work: Work, block: Block) -> None:
     found = work.flag_and_window(
         block,
         sync,
-        lambda window: reset_window.refusal(work, block, window),
+        lambda window: reset_window.refusal(work, block.node, window),
+        lambda _: _jumps_over_resets(work, node),
         lambda window: work.left_unbound(block, block.statements),
     )
     if found is None:
@@ -63,10 +66,24 @@ def _gate(work: Work, block: Block) -> None:
     flag, window = found
     if work.edit(node, block.role.value, lambda: _edits(work, block, node, sync, flag, window)):
         block.is_gated = True
+        work.take_in(block)
         work.keep(flag)
         text = f"also left after a skipped update: `{flag.text}`{flag.remark}"
         work.rewritten(node, block.role.value, "gated", text)
-        reset_window.report(work, block, window)
+        reset_window.report(work, block.node, window)
+
+
+def _jumps_over_resets(work: Work, node: ast.If) -> Refusal | None:
+    """Why an exit cannot be taken after a skipped update: it jumps over resets that it does not decide about alone."""
+    shared = left_by(work.script, node).shared
+    window = work.window(shared, node)
+    if not (window.refusal or window.lines or window.kept):
+        return None
+    return Refusal(
+        "leaves",
+        f"`{work.layout.text(node.body[-1])}` also jumps over line {shared[0].lineno} and what follows, which clears "
+        "state at every boundary and is reached in other ways too; put that in front of this test",
+    )
 
 
 def _edits(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, window: Window) -> list[Edit]:

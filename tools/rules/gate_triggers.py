@@ -34,15 +34,19 @@ import re
 from collections.abc import Iterable
 
 from ..loop.flag import Flag
+from ..loop.leaving import left_by
 from ..loop.names import last
 from ..loop.objects import Identity
 from ..loop.obstacles import Refusal
 from ..loop.paths import State
 from ..loop.tree import within
+from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
+from . import reset_window
 from .arms import obstacle
 from .exits import ends_the_loop, is_exit, lets_single_values_past
+from .gates import gate_run
 from .logs import find_flag, gate_log, is_log
 
 _KIND = "trigger outside a block"
@@ -104,27 +108,42 @@ def _trigger(work: Work, node: ast.If, arm: list[ast.stmt], gated: set[int]) -> 
         return
     if all(work.in_iteration(inner) is None for inner in within(arm) if not isinstance(inner, ast.If)):
         return  # asks inside already whether the update was applied
-    refusal = obstacle(work, node, arm)
+    window = work.window(left_by(work.script, node).certain if is_exit(arm) else [node], node)
+    refusal = obstacle(work, node, arm) or window.refusal or _sums_obstacle(work, node, arm, window)
     if refusal is not None:
         work.refuse(node, _KIND, refusal)
         return
     flag = find_flag(work, first, state, _KIND, None if is_other else work.flow.tests[node])
-    if flag is not None and work.edit(node, _KIND, lambda: _edits(work, node, arm, state, flag)):
+    if flag is not None and work.edit(node, _KIND, lambda: _edits(work, node, arm, state, flag, window)):
         work.keep(flag)
         rest = [*node.orelse, *work.script.places[node].following] if is_exit(arm) else []
         gated.update(id(inner) for inner in within([*arm, *rest]))
-        more = (
-            "; where the loop accumulates it also no longer fires at every micro-batch" if state.sync is None else ""
-        )
+        often = work.attempted(state, flag)
+        more = "; where the loop accumulates it also no longer fires at every micro-batch" if often else ""
         work.rewritten(
             node, _KIND, "trigger-gated", "test on a held counter, would fire again on a skipped boundary" + more
         )
+        reset_window.report(work, node, window)
 
 
-def _edits(work: Work, node: ast.If, arm: list[ast.stmt], state: State, flag: Flag) -> list[Edit]:
+def _sums_obstacle(work: Work, node: ast.If, arm: list[ast.stmt], window: Window) -> Refusal | None:
+    """Why sums that are cleared where a test fires cannot be freed of what skipped updates add."""
+    cleared = [*window.kept, *window.cleared]
+    if cleared and is_exit(arm):
+        return Refusal(
+            "window-of-updates",
+            f"`{cleared[0]}` gathers over several updates and is cleared behind this exit; put what follows under "
+            "the test, turned round, and run this again",
+        )
+    return reset_window.refusal(work, node, window)
+
+
+def _edits(work: Work, node: ast.If, arm: list[ast.stmt], state: State, flag: Flag, window: Window) -> list[Edit]:
     if is_exit(arm):
         test, jump = " or ".join(work.opposite(state, flag)), work.layout.text(arm[0])
         return work.layout.insert_before(node, [f"if {test}:", work.layout.unit(node) + jump])
     if arm is node.orelse:
         return work.layout.wrap(arm[0], arm[-1], " and ".join(work.conditions(state, flag)))
+    if window.kept:
+        return gate_run(work, [node], state, flag, window)
     return work.layout.prepend_clauses(node, work.conditions(state, flag))

@@ -37,13 +37,12 @@ from dataclasses import replace
 from ..loop.blocks import Block, Role
 from ..loop.flag import Flag
 from ..loop.obstacles import Refusal
-from ..loop.tree import within
 from ..loop.window import Window
 from ..work import Work
 from . import reset_window
 from .exits import leaving
+from .gates import gate_tail
 from .guards import is_range_bound, why_unread
-from .tail_edits import gate_tail
 from .tails import Tail, counts_batches, is_by_modulo, is_gateable, read_tail
 
 
@@ -82,12 +81,12 @@ def _gate(work: Work, block: Block) -> None:
     block.statements = tail.statements
     if work.edit(block.node, kind, lambda: gate_tail(work, block, tail, flag, window)):
         block.is_gated = True
-        _take_in(work, block)
+        work.take_in(block)
         work.keep(flag)
         how = "`continue` skips all that follows" if tail.is_rest else "gated"
         every = "no accumulation: every iteration is a boundary; " if work.objects.accumulation == "none" else ""
         work.rewritten(block.node, kind, "gated", f"{every}{how} on a skipped update: `{flag.text}`{flag.remark}")
-        reset_window.report(work, block, window)
+        reset_window.report(work, block.node, window)
 
 
 def _tail_and_window(work: Work, block: Block, flag: Flag) -> tuple[Tail, Window]:
@@ -98,28 +97,16 @@ def _tail_and_window(work: Work, block: Block, flag: Flag) -> tuple[Tail, Window
     """
     tail = read_tail(work, block)
     window = work.window(tail.statements, block.node)
+    if (window.kept or window.lines) and tail.is_rest and work.attempted(block.state, flag):
+        tail = replace(tail, is_rest=False)  # what lies between attempts must not run what a skipped one needs
     if window.kept and block.test is not None and work.flags.find(block.node, block.state, None, None) != flag:
         tail = Tail([block.statements], is_rest=False, is_test_of_step=True)
         window = work.window(tail.statements, block.node)
     return tail, window
 
 
-def _take_in(work: Work, tail: Block) -> None:
-    """Blocks inside a gated tail run for applied updates as they are."""
-    inside = {id(node) for node in within(tail.statements)}
-    for block in work.blocks:
-        if (
-            block is not tail
-            and block.role in (Role.BOOKKEEPING, Role.CONTINUE, Role.TAIL)
-            and id(block.node) in inside
-        ):
-            block.is_gated = True
-            text = f"stands in what line {tail.node.lineno} begins, which is gated as a whole"
-            work.warn(block.node, block.role.value, "inside-gate", text)
-
-
 def _refusal(work: Work, block: Block, tail: Tail, window: Window) -> Refusal | None:
-    refusal = window.refusal or reset_window.refusal(work, block, window)
+    refusal = window.refusal or reset_window.refusal(work, block.node, window)
     if refusal is None and not tail.is_rest:
         refusal = leaving(work, tail.statements)
     if refusal is not None:

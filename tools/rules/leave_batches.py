@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from ..loop.blocks import Block, Role
 from ..loop.obstacles import Refusal
+from ..loop.tree import within
 from ..work import Work
 from .guards import short_text, tests_round, why_unread
 from .tails import counts_batches, is_gateable
@@ -36,7 +37,10 @@ def _report(work: Work, block: Block) -> None:
     gating = [item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop]
     others = [item for item in gating if any(map(work.traits.counts, item.statements))]  # not a scheduler's alone
     refusal = _why_batches(work, block)
-    if others and refusal.code == "counts-batches":
+    if others and any(map(work.traits.averages, within(block.statements))):
+        text = "averages at every micro-batch, also where no weights have moved; move it to where updates are counted"
+        work.refuse(block.node, block.role.value, Refusal("counts-batches", text))
+    elif others and refusal.code == "counts-batches":
         text = "counts beside the updates that a guard counts; no test on the boundary stands round it"
         work.warn(block.node, block.role.value, "data-counter", text)
     else:

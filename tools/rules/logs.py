@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from ..loop.clauses import Test
 from ..loop.flag import Flag
 from ..loop.lifetimes import read_elsewhere
-from ..loop.names import called, last
+from ..loop.names import called, key, last
 from ..loop.objects import Identity
 from ..loop.obstacles import Refusal
 from ..loop.paths import State
 from ..loop.traits import is_log_word
-from ..loop.tree import call_of, calls_of, within
+from ..loop.tree import assigned, call_of, calls_of, is_loop, walk, within
 from ..work import Work
 
 _SAVES = re.compile(r"(^|_)(save|dump)(_|$)|^save[A-Z]|^write_(checkpoint|ckpt)")
@@ -63,12 +63,24 @@ def _asks(work: Work, node: ast.stmt) -> bool:
     return is_choice and any(word.search(work.layout.text(node)) for word in work.clauses.words)
 
 
+def _is_done_once(work: Work, node: ast.stmt) -> bool:
+    """Whether a test round a statement reads what its body sets: `if step - last >= N: save(); last = step`."""
+    for outer in work.script.ancestors(node):
+        if is_loop(outer):
+            return False
+        if isinstance(outer, ast.If):
+            read = {name for item in walk(outer.test) if (name := key(item)) is not None}
+            if any(key(target) in read for inner in within(outer.body) for target, _ in assigned(inner)):
+                return True
+    return False
+
+
 def gate_log(work: Work, node: ast.stmt, counters: Iterable[Identity], gated: set[int]) -> None:
     """Gate or report one such line. `gated` are ids of the statements that by now run for applied updates only."""
     scope = work.script.places[node].scope
     state = work.in_iteration(node)
     named = work.names_of(scope, counters, node)
-    if state is None or not named or _asks(work, node):
+    if state is None or not named or _asks(work, node) or _is_done_once(work, node):
         return
     kind = "log outside a block"
     writes = any(map(names_step, calls_of(node)))
@@ -76,13 +88,9 @@ def gate_log(work: Work, node: ast.stmt, counters: Iterable[Identity], gated: se
         text = f"is returned, and so runs after a skipped update too, under `{named[0]}`; log on a line of its own"
         work.warn(node, kind, "held-log", text)
         return
+    held = f"runs at every batch under `{named[0]}`, and so again while the counter stands still"
     if work.objects.accumulation == "maybe" or not (writes or "save" in work.layout.text(node)):
-        work.warn(
-            node,
-            kind,
-            "held-log",
-            f"runs at every batch under `{named[0]}`, and so again while the counter stands still",
-        )
+        work.warn(node, kind, "held-log", held)
         return
     loop = work.script.loop(node)
     behind = within(loop.body if loop is not None else [])
@@ -93,6 +101,9 @@ def gate_log(work: Work, node: ast.stmt, counters: Iterable[Identity], gated: se
         return
     flag = find_flag(work, node, state, kind)
     if flag is None:
+        return
+    if flag.condition is not None:  # by which the script accumulates, or leaves attempts out
+        work.warn(node, kind, "held-log", held)
         return
     test = " and ".join(work.conditions(state, flag))
     if work.edit(node, kind, lambda: work.layout.wrap(node, node, test)):

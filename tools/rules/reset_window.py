@@ -49,16 +49,16 @@ from ..source import Edit
 from ..work import Work
 
 
-def refusal(work: Work, block: Block, window: Window) -> Refusal | None:
-    """Why the sums over several updates of a block cannot be kept, or None."""
+def refusal(work: Work, node: ast.stmt, window: Window) -> Refusal | None:
+    """Why the sums over several updates that a gated statement clears cannot be kept, or None."""
     if not window.kept:
         return None
-    if block.has_else:
+    if isinstance(node, ast.If) and node.orelse:
         return Refusal(
             "window-of-updates", f"`{window.kept[0]}` gathers over several updates in a block with another arm"
         )
     for name in window.kept:
-        if not _starts(work, block, name):
+        if not _starts(work, node, name):
             return Refusal(
                 "window-of-updates",
                 f"`{name}` gathers over several updates and no statement of this function outside "
@@ -67,15 +67,15 @@ def refusal(work: Work, block: Block, window: Window) -> Refusal | None:
     return None
 
 
-def _starts(work: Work, block: Block, name: str) -> list[ast.stmt]:
+def _starts(work: Work, anchor: ast.stmt, name: str) -> list[ast.stmt]:
     """Statements outside the innermost loop that set a sum to nothing; none where each call is an iteration."""
-    loop = work.script.loop(block.node)
+    loop = work.script.loop(anchor)
     if loop is None:
         return []
     inside = {id(node) for node in within(loop.body)}
     return [
         node
-        for node in within(block.scope.node.body)
+        for node in within(work.script.places[anchor].scope.node.body)
         if id(node) not in inside and any(key(target) == name and is_empty(value) for target, value in assigned(node))
     ]
 
@@ -105,26 +105,26 @@ def _keeping(work: Work, name: str, window: Window) -> str:
     return f"{_kept_name(work, name)} = " + (f"list({name})" if name in window.lists else f"{name} + 0")
 
 
-def starts(work: Work, block: Block, window: Window) -> list[Edit]:
+def starts(work: Work, anchor: ast.stmt, window: Window) -> list[Edit]:
     """Edits that remember each sum where it starts."""
     edits = []
     for name in window.kept:
-        for node in _starts(work, block, name):
+        for node in _starts(work, anchor, name):
             edits += work.layout.insert_after(node, _keeping(work, name, window))
     return edits
 
 
 def keep_sums(work: Work, block: Block, window: Window) -> list[Edit]:
     """Edits that remember each sum where it starts and at the end of the gated block."""
-    edits = starts(work, block, window)
+    edits = starts(work, block.node, window)
     for line in kept_lines(work, window):
         edits += work.layout.insert_after(block.statements[-1], line)
     return edits
 
 
-def report(work: Work, block: Block, window: Window) -> None:
+def report(work: Work, node: ast.stmt, window: Window) -> None:
     """Say what else happens at skipped boundaries, and which sums nobody clears."""
-    node, kind = block.node, "window state"
+    kind = "window state"
     if window.cleared:
         names = ", ".join(dict.fromkeys(window.cleared))
         work.rewritten(node, kind, "reset-added", f"loss reset added for skipped boundaries ({names})")

@@ -60,3 +60,44 @@ def test_an_exit_that_depends_on_something_else_too_is_refused(loop):
 def test_an_unprepared_optimizer_is_refused(make_loop):
     loop = make_loop(prepared="loader")
     assert "unprepared-optimizer" in loop.stays("if not accelerator.sync_gradients:\n    continue\nglobal_step += 1")
+
+
+INSIDE = """\
+with accelerator.accumulate(model):
+    loss = model(batch)
+    window += loss
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+    if not accelerator.sync_gradients:
+        continue
+    global_step += 1
+"""
+GATED = INSIDE.replace(
+    "        continue\n",
+    "        continue\n    if accelerator.optimizer_step_was_skipped:\n        window = 0.0\n        continue\n",
+)
+
+
+def test_an_exit_inside_with_leaves_what_stands_behind_it_too(make_loop):
+    rest = "ema.step()\nif accelerator.sync_gradients:\n    progress_bar.update(1)\nwindow = 0.0\n"
+    assert make_loop(step="").becomes(INSIDE + rest, GATED + rest)
+
+
+def test_an_exit_under_a_test_is_no_place_to_jump_over_resets(make_loop):
+    exit_under_test = INSIDE.replace(
+        "    if not accelerator.sync_gradients:\n        continue\n",
+        "    if args.short:\n        if not accelerator.sync_gradients:\n            continue\n        ema.step()\n",
+    )
+    (site,) = [
+        site for site in make_loop(step="").rewrite(exit_under_test + "window = 0.0\n").sites if site.code == "leaves"
+    ]
+    assert "jumps over line" in site.message
+
+
+def test_a_step_behind_the_with_makes_the_exit_its_guard(make_loop):
+    early = "with accelerator.accumulate(model):\n    accelerator.backward(model(batch))\n    optimizer.step()\n"
+    body = (
+        early + "    if not accelerator.sync_gradients:\n        continue\nother_optimizer.step()\nglobal_step += 1\n"
+    )
+    assert "step-guard" in make_loop(step="", prepared="optimizer, other_optimizer").codes(body)

@@ -197,3 +197,54 @@ def test_what_fires_in_the_other_arm_fires_once_a_value(make_loop, skip):
         exec(compile(lines, "loop", "exec"), names)
     assert saves == [2, 4]
     assert others == ([1, 3] if skip else [1, 3, 5])
+
+
+CLEARS = "if global_step % 2 == 0:\n    accelerator.log({'loss': window}, step=global_step)\n    window = 0.0\n"
+
+
+def test_sums_that_a_trigger_clears_are_freed_of_skipped_updates(loop):
+    """Else the loss of a skipped update goes into the mean that is logged at the next multiple."""
+    assert (
+        loop.rewrite(COUNT + CLEARS)
+        .after.decode()
+        .endswith(
+            textwrap.indent(
+                f"{COUNTED}if {GATE}:\n{textwrap.indent(CLEARS, '    ')}    applied_window = window + 0\n"
+                "elif accelerator.sync_gradients:\n    window = applied_window + 0\n",
+                " " * 8,
+            )
+        )
+    )
+
+
+def test_without_accumulation_every_other_iteration_is_a_skipped_one(make_loop):
+    plain = make_loop(accumulation="", step="window += 1\naccelerator.backward(model(batch))\noptimizer.step()\n")
+    after = plain.rewrite(f"global_step += 1\nx = 1\nprint(x)\n{CLEARS}").after.decode()
+    assert "        else:\n            window = applied_window + 0\n" in after
+
+
+def test_sums_that_are_cleared_behind_an_exit_are_refused(loop):
+    body = (
+        "if global_step % 2 != 0:\n    continue\naccelerator.log({'loss': window}, step=global_step)\nwindow = 0.0\n"
+    )
+    codes = loop.codes(COUNT + body)
+    assert "window-of-updates" in codes
+    assert "trigger-gated" not in codes
+
+
+def test_a_save_that_marks_what_its_test_asks_is_made_once_and_stays(make_loop):
+    """Gated alone it would be lost: the mark moves on and the test does not hold again."""
+    plain = make_loop(accumulation="", step="optimizer.step()\n")
+    body = "if global_step - last >= 3:\n    accelerator.save_state(f'{global_step}')\n    last = global_step\n"
+    assert textwrap.indent(body, " " * 8) in plain.rewrite(f"x = 1\nprint(x)\n{body}global_step += 1").after.decode()
+
+
+def test_a_log_at_every_micro_batch_of_a_loop_that_accumulates_by_a_modulo_stays(make_loop):
+    """As in a loop that accumulates by the accelerator: gated it would be written less often in finite runs too."""
+    attempt = (
+        "accelerator.backward(model(batch))\nif (step + 1) % 4 == 0:\n    optimizer.step()\n    global_step += 1\n"
+    )
+    loop = make_loop(accumulation="", step=attempt)
+    result = loop.rewrite("accelerator.log({'loss': 1.0}, step=global_step)\n")
+    assert "held-log" in {site.code for site in result.sites}
+    assert result.after.decode().endswith("        accelerator.log({'loss': 1.0}, step=global_step)\n")

@@ -36,3 +36,9 @@ def test_an_early_exit_above_is_a_test_that_may_guard(loop):
 def test_a_test_is_named_in_one_short_line(loop, test, shown):
     (site,) = [s for s in loop.rewrite(f"if {test}:\n    global_step += 1").sites if s.code == "counts-batches"]
     assert f"(`{shown}`)" in site.message
+
+
+def test_an_average_at_every_micro_batch_is_no_counter_of_data(loop):
+    result = loop.rewrite("if accelerator.sync_gradients:\n    global_step += 1\nema.step()\nx = 1\nprint(x)")
+    (site,) = [site for site in result.sites if site.code == "counts-batches"]
+    assert "averages at every micro-batch" in site.message

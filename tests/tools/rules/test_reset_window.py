@@ -234,3 +234,33 @@ def test_a_sum_of_applied_updates_may_be_set_to_any_name(make_loop):
     loop = make_loop(step="zero = 0.0\n" + LIST_STEP.replace("hist.append(loss)", "pass"))
     body = "if accelerator.sync_gradients:\n    global_step += 1\n    kept += loss\n    kept = zero"
     assert "gated" in loop.codes(body)
+
+
+@pytest.mark.parametrize("grows", ["self.total += 1", "self.total = self.total + 1"])
+def test_what_a_method_clears_counts_however_it_grows(grows):
+    text = f"""
+from accelerate import Accelerator
+import torch
+
+
+class Trainer:
+    def __init__(self):
+        self.accelerator = Accelerator(gradient_accumulation_steps=4)
+        self.optimizer = self.accelerator.prepare(torch.optim.AdamW())
+        self.global_step, self.total = 0, 0.0
+
+    def after_update(self):
+        self.global_step += 1
+        self.accelerator.log({{"loss": self.total}}, step=self.global_step)
+        self.total = 0.0
+
+    def train(self, loader):
+        for batch in loader:
+            with self.accelerator.accumulate():
+                {grows}
+                self.optimizer.step()
+            if self.accelerator.sync_gradients:
+                self.after_update()
+"""
+    after = rewrite(text.encode()).after.decode()
+    assert after.endswith("            elif self.accelerator.sync_gradients:\n                self.total = 0.0\n")

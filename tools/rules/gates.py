@@ -1,4 +1,4 @@
-"""The edits that put unguarded bookkeeping under a gate: an early `continue`, another clause, or a test round it."""
+"""The edits that gate statements without a guard: an early `continue`, another clause, or a test round them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ..loop.blocks import Block
 from ..loop.flag import Flag
+from ..loop.paths import State
 from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
@@ -18,16 +19,28 @@ def gate_tail(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) 
     """The edits for all runs of a tail, with what its window needs at skipped boundaries."""
     if tail.is_rest:
         return _leave_rest(work, block, tail, flag, window)
-    clauses = work.conditions(block.state, flag)
     edits: list[Edit] = []
     for run in tail.runs:
         only = run[0]
         is_one_test = len(run) == 1 and isinstance(only, ast.If) and not only.orelse
         if isinstance(only, ast.If) and is_one_test and (not window.kept or tail.is_test_of_step):
-            edits += work.layout.prepend_clauses(only, clauses) + _other_arm(work, block, only, window)
+            edits += work.layout.prepend_clauses(only, work.conditions(block.state, flag))
+            edits += _other_arm(work, only, window)
         else:
-            edits += work.layout.wrap(run[0], run[-1], " and ".join(clauses)) + _end(work, block, run, window)
+            edits += gate_run(work, run, block.state, flag, window)
     return edits
+
+
+def gate_run(work: Work, run: Sequence[ast.stmt], state: State, flag: Flag, window: Window) -> list[Edit]:
+    """A test round statements, and an arm of it for what skipped boundaries must run."""
+    edits = work.layout.wrap(run[0], run[-1], " and ".join(work.conditions(state, flag)))
+    lines = reset_window.lines(work, window)
+    if not lines:
+        return edits
+    attempted = work.attempted(state, flag)
+    header = f"elif {' and '.join(attempted)}:" if attempted else "else:"
+    edits += reset_window.starts(work, run[0], window)
+    return edits + work.layout.end_wrapped(run[0], run[-1], reset_window.kept_lines(work, window), header, lines)
 
 
 def _leave_rest(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) -> list[Edit]:
@@ -40,22 +53,14 @@ def _leave_rest(work: Work, block: Block, tail: Tail, flag: Flag, window: Window
     )
 
 
-def _other_arm(work: Work, block: Block, node: ast.If, window: Window) -> list[Edit]:
+def _other_arm(work: Work, node: ast.If, window: Window) -> list[Edit]:
     """The arm of a test that got the flag: what was due under that test, and the sums as they were."""
     lines = reset_window.lines(work, window)
     if not lines:
         return []
     layout, number = work.layout, len(window.lines)
-    edits = reset_window.starts(work, block, window)
+    edits = reset_window.starts(work, node, window)
     for line in reset_window.kept_lines(work, window):
         edits += layout.insert_after(node.body[-1], line)
     due = [line[1:] for line in lines[1:number]]  # those of the one test come first, and stand under it
     return edits + layout.add_arm(node, f"elif {layout.raw_test(node)}:", [*due, *lines[number:]])
-
-
-def _end(work: Work, block: Block, run: Sequence[ast.stmt], window: Window) -> list[Edit]:
-    lines = reset_window.lines(work, window)
-    if not lines:
-        return []
-    kept = reset_window.kept_lines(work, window)
-    return reset_window.starts(work, block, window) + work.layout.end_wrapped(run[0], run[-1], kept, lines)
