@@ -26,9 +26,10 @@ import torch
 from ..arguments import whole
 from . import distributed
 from .clock import Clock, Reading
+from .dtypes import dtype_of
 from .evaluation import Evaluation
 from .parameters import Model, ParameterSet
-from .snapshot_writer import Job, stored_dtype, write_snapshots
+from .snapshot_writer import Job, write_snapshots
 from .state import check_state
 from .storage import Storage
 from .weighting import DecayWeighting, Weighting
@@ -193,7 +194,7 @@ class EMA(Average):
         self._look()
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"format": "pt", "step": str(self.step), "decay": f"{self.weighting.decay:.17g}"}
-        write_snapshots(self.parameters, [Job(path, self.averages(), metadata)], stored_dtype(dtype))
+        write_snapshots(self.parameters, [Job(path, self.averages(), metadata)], dtype_of(dtype))
         return path
 
     def _settings(self) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from .command_options import WIDTH, as_json, fit_kind, options_of, report, sources, step, wanted
+from .dtypes import RESULTS
 from .profile import MAX_SIGMA_REL, check_sigma_rel
-from .reconstruct import DTYPES
 from .reconstruct import reconstruct as build
 from .sweep import GRID
 from .sweep import sweep as measure_all
@@ -22,7 +22,7 @@ from .sweep import sweep as measure_all
 @step
 @fit_kind
 @click.option("--output", "-o", type=click.Path(path_type=Path), help="A .safetensors file, or a folder for several.")
-@click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True)
+@click.option("--dtype", type=click.Choice(RESULTS), default="float32", show_default=True)
 @click.option("--width", "widths", multiple=True, metavar="PATTERN=SIGMA_REL", help="Another width for some tensors.")
 @click.option("--workers", type=click.IntRange(1), help="Threads.  [default: one a core, up to 8]")
 @click.option("--force", is_flag=True, help="Go on although an error above 50 % is expected.")
@@ -71,7 +71,7 @@ def reconstruct(
 @click.option("--sigma-rel", "-s", type=WIDTH, multiple=True, default=GRID, help="Width to measure; repeat for more.")
 @click.option("--direction", type=click.Choice(["min", "max"]), default="min", show_default=True)
 @click.option("--label", default="", help="Name of the run in plots.")
-@click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True)
+@click.option("--dtype", type=click.Choice(RESULTS), default="float32", show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=4, show_default=True, help="Averages built at once.")
 @click.option("--keep", is_flag=True, help="Leave the averages beside the results.")
 @click.option("--force", is_flag=True, help="Also measure where an error above 50 % is expected.")

@@ -21,8 +21,9 @@ from .command_options import (
     step,
     wanted,
 )
+from .dtypes import SNAPSHOTS
 from .inputs import find_sources, incomplete_snapshots
-from .plan import BYTES_EACH, DISTANCE
+from .plan import DISTANCE
 from .plan import plan as make_plan
 from .plot import WANTED
 from .plot_commands import plot
@@ -48,9 +49,7 @@ ema.add_command(sweep)
 @click.option("--num-averages", type=click.IntRange(1, 3), default=2, show_default=True)
 @click.option("--wanted", type=(WIDTH, WIDTH), default=(0.02, 0.25), show_default=True, help="Range to be asked for.")
 @click.option("--spacing", type=click.Choice(["end", "even"]), default="end", show_default=True)
-@click.option(
-    "--dtype", type=click.Choice(list(BYTES_EACH)), default="float32", show_default=True, help="Of snapshots."
-)
+@click.option("--dtype", type=click.Choice(SNAPSHOTS), default="float32", show_default=True, help="Of snapshots.")
 @click.option(
     "--distance",
     type=click.FloatRange(0, min_open=True),

@@ -10,20 +10,20 @@ from numbers import Real
 from typing import Literal
 
 import numpy as np
+import torch
 
 from ..arguments import number_problem, whole
+from .dtypes import SNAPSHOTS, dtype_of, name_of
 from .fit import distance_from_model, fit
 from .profile import MAX_SIGMA_REL, check_sigma_rel, gamma_from_sigma_rel
 
 Spacing = Literal["end", "even"]
-StoredAs = Literal["float32", "bfloat16", "float16"]
 
 WIDTHS = (0.02, 0.03, 0.05, 0.075, 0.10, 0.15, 0.20)
 """Widths that `plan` chooses from."""
 DENSITIES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 NUM_WANTED = 13
 MAX_COUNT = 1024
-BYTES_EACH = {"float32": 4, "bfloat16": 2, "float16": 2}
 ROUNDING = {"float32": 0.0, "bfloat16": 1.7e-3, "float16": 2.1e-4}
 """Root mean square rounding of stored weights over their root mean square; what float32 costs is lost in the rest."""
 DISTANCE = 0.01
@@ -41,7 +41,7 @@ class Plan:
     times: tuple[int, ...]
     sigma_rel: tuple[float, ...]
     errors: dict[float, float]
-    dtype: StoredAs = "float32"
+    dtype: str = "float32"
 
     @property
     def worst_error(self) -> float:
@@ -54,7 +54,7 @@ class Plan:
 
     def num_bytes(self, num_parameters: int, bytes_each: int | None = None) -> int:
         """Space that the snapshots take on disk; `bytes_each` element those of `dtype` unless given."""
-        return len(self.times) * len(self.sigma_rel) * num_parameters * (bytes_each or BYTES_EACH[self.dtype])
+        return len(self.times) * len(self.sigma_rel) * num_parameters * (bytes_each or dtype_of(self.dtype).itemsize)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _Aim:
     total: int
     widths: Sequence[float]
     spacing: Spacing
-    dtype: StoredAs
+    dtype: str
     distance: float
 
     def plan(self, times: tuple[int, ...], kept: tuple[float, ...]) -> Plan:
@@ -81,7 +81,7 @@ def plan(
     spacing: Spacing = "end",
     max_error: float | None = None,
     num_averages: int = 2,
-    dtype: StoredAs = "float32",
+    dtype: torch.dtype | str = "float32",
     distance: float = DISTANCE,
 ) -> Plan:
     """The best plan for a run of `total` applied updates (or images).
@@ -103,7 +103,7 @@ def plan(
         True
     """
     total, count = whole("total", total), None if count is None else whole("count", count)
-    num_averages = whole("num_averages", num_averages)
+    num_averages, dtype = whole("num_averages", num_averages), name_of(dtype)
     _check(total, count, wanted, spacing, max_error, num_averages, dtype, distance)
     aim = _Aim(total, wanted_widths(wanted), spacing, dtype, distance)
     candidates = _candidates(sigma_rel, num_averages)
@@ -119,7 +119,7 @@ def _candidates(sigma_rel: float | Iterable[float] | None, num_averages: int) ->
     return [tuple(check_sigma_rel(width) for width in distinct_widths(sigma_rel))]
 
 
-def _too_far(best: Plan, wanted: tuple[float, float], max_error: float, dtype: StoredAs) -> str:
+def _too_far(best: Plan, wanted: tuple[float, float], max_error: float, dtype: str) -> str:
     return (
         f"{len(best.times)} snapshots of {best.sigma_rel} give an expected error of {best.worst_error:.2g} over "
         f"{wanted}, above max_error={max_error:g}; allow more snapshots, more averages or a narrower range"
@@ -222,7 +222,7 @@ def _check(
         wrong.append(f"`spacing` must be 'end' or 'even', got {spacing!r}")
     if not 1 <= num_averages <= 3:
         wrong.append(f"`num_averages` must be 1, 2 or 3, got {num_averages}")
-    if dtype not in BYTES_EACH:
-        wrong.append(f"`dtype` must be one of {', '.join(BYTES_EACH)}, got {dtype!r}")
+    if dtype not in SNAPSHOTS:
+        wrong.append(f"`dtype` must be one of {', '.join(SNAPSHOTS)}, got {dtype!r}")
     if said := [problem for problem in wrong if problem]:
         raise ValueError("; ".join(said))

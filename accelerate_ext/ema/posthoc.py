@@ -24,6 +24,7 @@ from ..arguments import check_switches
 from . import distributed
 from .average import Average
 from .clock import Reading
+from .dtypes import dtype_of, name_of
 from .header import SnapshotError
 from .parameters import Model
 from .plan import Plan, distinct_widths
@@ -31,7 +32,7 @@ from .profile import gamma_from_sigma_rel
 from .publication import Publication, wait_for_folder
 from .snapshot import FORMAT, Snapshot
 from .snapshot_folder import Owner, claim, file_name
-from .snapshot_writer import Job, start_snapshots, stored_dtype
+from .snapshot_writer import Job, start_snapshots
 from .weighting import PowerWeighting
 
 
@@ -78,7 +79,7 @@ class PostHocEMA(Average):
         check_switches(set_aside=set_aside, wait=wait)
         self._set_aside, self._wait = set_aside, wait
         self._in_flight: Publication | None = None
-        self._snapshot_dtype = stored_dtype(snapshot_dtype or ("float32" if plan is None else plan.dtype))
+        self._snapshot_dtype = dtype_of(snapshot_dtype or ("float32" if plan is None else plan.dtype))
         self.run = run or secrets.token_hex(8)
         if self.parameters.is_sharded:
             self.run = distributed.from_first(self.run)
@@ -143,7 +144,7 @@ class PostHocEMA(Average):
         if not isinstance(directory, (str, os.PathLike)):
             raise TypeError(f"`directory` must name a folder, got {directory!r}")
         check_switches(sharded=sharded, set_aside=set_aside, wait=wait)
-        kept, directory = stored_dtype(dtype or self._snapshot_dtype), Path(directory)
+        kept, directory = dtype_of(dtype or self._snapshot_dtype), Path(directory)
         self.wait_for_snapshots()
         wait_for_folder(directory)  # of another object, such as the one that this one was copied from
         now = self._catch_up()
@@ -214,7 +215,7 @@ class PostHocEMA(Average):
                     f"{path} exists already, of the run {held.run!r}, this is {self.run!r}; it was not overwritten: "
                     "give each run a folder of its own"
                 )
-            elif held.dtype != str(dtype).removeprefix("torch."):
+            elif held.dtype != name_of(dtype):
                 others.append(f"{path} exists already, in {held.dtype}; it was not overwritten")
         if self.parameters.is_sharded:
             missing, others = distributed.from_first((missing, others))

@@ -19,6 +19,7 @@ import torch
 from tqdm import tqdm
 
 from ..staging import flush_folder
+from .dtypes import RESULTS, dtype_of
 from .fit import Kind
 from .inputs import OUTPUT_PREFIX, WEIGHTS, InputOptions, Source, find_sources
 from .prepare import Prepared, prepare
@@ -28,7 +29,6 @@ from .result import Reconstruction, judge
 from .stream import Sink
 from .tensor_file import Layout, Slot, TensorFile
 
-DTYPES = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "float64")}
 COPY_ELEMENTS = 2**20
 
 Inputs = str | Path | Sequence[str | Path]
@@ -41,7 +41,7 @@ def reconstruct(
     fit: Kind = "walk",
     *,
     output: str | Path | None = None,
-    dtype: str = "float32",
+    dtype: torch.dtype | str = "float32",
     widths: Mapping[str, float] | None = None,
     options: InputOptions | None = None,
     force: bool = False,
@@ -66,7 +66,7 @@ def reconstruct(
         ValueError; nothing is replaced then.
     Warns: ReconstructionWarning if the expected error is above 5 %.
     """
-    targets, kept_dtype, step = _targets(sigma_rel), _dtype(dtype), _step(step)
+    targets, kept_dtype, step = _targets(sigma_rel), dtype_of(dtype, RESULTS), _step(step)
     sources = find_sources(inputs, options)
     with prepare(sources, end_of(sources, step), list(map(gamma_from_sigma_rel, targets)), fit, widths) as prepared:
         job = _Job(prepared, kept_dtype, targets, workers or min(8, os.cpu_count() or 1), progress)
@@ -207,12 +207,6 @@ def _step(step: float | None) -> float | None:
             f"`step` must be a finite number of applied steps above 0, or None for the last one stored, got {step}"
         )
     return step
-
-
-def _dtype(name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise ValueError(f"`dtype` must be one of {', '.join(DTYPES)}, got {name!r}")
-    return DTYPES[name]
 
 
 def _slots(prepared: Prepared, dtype: torch.dtype) -> list[Slot]:

@@ -12,20 +12,12 @@ from pathlib import Path
 import torch
 
 from . import distributed
+from .dtypes import name_of
 from .header import sharding_info
 from .parameters import ParameterSet
 from .publication import Publication, raise_on_all
 from .stream_file import StreamFile
 from .tensor_file import Layout, Slot
-
-DTYPE_NAMES = {
-    "float32": torch.float32,
-    "fp32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "bf16": torch.bfloat16,
-    "float16": torch.float16,
-    "fp16": torch.float16,
-}
 
 Offsets = dict[str, list[int]]
 
@@ -37,14 +29,6 @@ class Job:
     path: Path
     averages: Mapping[str, torch.Tensor]
     metadata: Mapping[str, str]
-
-
-def stored_dtype(dtype: torch.dtype | str) -> torch.dtype:
-    """The dtype by any of its names. Raises: ValueError unless float32, bfloat16 or float16."""
-    found = DTYPE_NAMES.get(dtype) if isinstance(dtype, str) else dtype
-    if found is None or found not in DTYPE_NAMES.values():
-        raise ValueError(f"snapshots are float32, bfloat16 or float16, got {dtype!r}")
-    return found
 
 
 def write_snapshots(parameters: ParameterSet, jobs: Sequence[Job], dtype: torch.dtype) -> None:
@@ -163,7 +147,7 @@ def _layout(parameters: ParameterSet, tensors: Mapping[str, torch.Tensor], dtype
 
 def _metadata(parameters: ParameterSet, copied: Iterable[str], dtype: torch.dtype) -> dict[str, str]:
     return {
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": name_of(dtype),
         "parameter_set": parameters.digest,
         "copied": json.dumps(sorted(copied)),
         "tied": json.dumps(parameters.tied),

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from ..staging import write_whole
+from .dtypes import name_of
 from .fit import Kind
 from .header import SnapshotError
 from .inputs import InputOptions
@@ -153,7 +155,7 @@ def sweep(
     *,
     step: float | None = None,
     fit: Kind = "walk",
-    dtype: str = "float32",
+    dtype: torch.dtype | str = "float32",
     direction: Direction = "min",
     label: str = "",
     folder: str | Path | None = None,
@@ -180,7 +182,7 @@ def sweep(
     place = Path(folder) if folder else results.parent / f"{results.stem}-averages"
     build = functools.partial(_build, inputs, step=step, fit=fit, output=place, dtype=dtype, options=options)
     expected = build(widths, dry_run=True)
-    settings = _settings(inputs, measure, expected, dtype, options)
+    settings = _settings(inputs, measure, expected, name_of(dtype), options)
     done = _started(results, Sweep(settings, (), label, direction))
     missing = _missing(done, dict(zip(widths, expected.predicted_error, strict=True)), force)
     with tqdm(total=len(missing), unit=" widths", disable=not progress) as bar:

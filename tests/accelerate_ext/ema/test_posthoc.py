@@ -136,7 +136,7 @@ def test_16_bit_snapshots_state_what_the_cast_cost(tmp_path, dtype, error):
 
 def test_a_dtype_that_snapshots_do_not_have_is_refused(tmp_path):
     _, ema = trained()
-    with pytest.raises(ValueError, match="snapshots are float32, bfloat16 or float16, got 'int8'"):
+    with pytest.raises(ValueError, match="`dtype` must be one of float32, bfloat16, float16, got 'int8'"):
         ema.snapshot(tmp_path, dtype="int8")
 
 
