@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -32,8 +31,3 @@ class DeviceReads(TorchDispatchMode):
         if func in _READS:
             self.count += 1
         return func(*args, **(kwargs or {}))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)

@@ -52,9 +52,9 @@ class Plan:
         """Whether a planned time lies after `before` and not after `now`."""
         return any(before < time <= now for time in self.times)
 
-    def num_bytes(self, num_parameters: int, bytes_each: int | None = None) -> int:
-        """Space that the snapshots take on disk; `bytes_each` element those of `dtype` unless given."""
-        return len(self.times) * len(self.sigma_rel) * num_parameters * (bytes_each or dtype_of(self.dtype).itemsize)
+    def num_bytes(self, num_parameters: int) -> int:
+        """Space that the snapshots take on disk, without frozen parameters, buffers and headers."""
+        return len(self.times) * len(self.sigma_rel) * num_parameters * dtype_of(self.dtype).itemsize
 
 
 @dataclass(frozen=True)
