@@ -156,3 +156,14 @@ def _lint_patch(data: bytes, context: int) -> Iterator[tuple[int, str]]:
             left = (int(match[1] or 1), int(match[2] or 1))
     if not hunks:
         yield len(lines), "the patch changes nothing"
+
+
+def removed_lines(files: Mapping[str, bytes]) -> set[str]:
+    """The upstream's own lines that the patches take away, without white space round them."""
+    return {
+        line[1:].decode(errors="replace").strip()
+        for name, data in files.items()
+        if name.endswith(".patch")
+        for line in data.split(b"\n")
+        if line.startswith(b"-") and not line.startswith(b"---")
+    }
