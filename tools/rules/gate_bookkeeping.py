@@ -35,7 +35,7 @@ from ..loop.obstacles import Refusal
 from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
-from . import reset_window
+from . import kept_sums, reset_window
 from .end_of_data import leave_end_of_data
 
 
@@ -55,7 +55,7 @@ def _gate(work: Work, block: Block) -> None:
     found = work.flag_and_window(
         block,
         sync,
-        lambda window: reset_window.refusal(work, block.node, window),
+        lambda window: kept_sums.refusal(work, block.node, window),
         lambda window: _leaving(work, node, window),
         lambda window: work.left_unbound(block, block.statements),
     )
@@ -93,7 +93,7 @@ def _leaving(work: Work, node: ast.If, window: Window) -> Refusal | None:
 def _join(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, window: Window) -> list[Edit]:
     layout = work.layout
     edits = layout.add_clauses(node, sync.node, flag.clauses)
-    edits += reset_window.keep_sums(work, block, window)
+    edits += kept_sums.keep(work, block, window)
     lines = reset_window.lines(work, window)
     if lines:
         edits += layout.add_arm(node, f"elif {_same_test(layout, node)}:", lines)

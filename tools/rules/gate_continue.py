@@ -38,7 +38,7 @@ from ..loop.obstacles import Refusal
 from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
-from . import reset_window
+from . import kept_sums, reset_window
 
 
 def gate_continue(work: Work) -> None:
@@ -57,7 +57,7 @@ def _gate(work: Work, block: Block) -> None:
     found = work.flag_and_window(
         block,
         sync,
-        lambda window: reset_window.refusal(work, block.node, window),
+        lambda window: kept_sums.refusal(work, block.node, window),
         lambda _: _jumps_over_resets(work, node),
         lambda window: work.left_unbound(block, block.statements),
     )
@@ -88,7 +88,7 @@ def _jumps_over_resets(work: Work, node: ast.If) -> Refusal | None:
 
 def _edits(work: Work, block: Block, node: ast.If, sync: Clause, flag: Flag, window: Window) -> list[Edit]:
     lines = reset_window.lines(work, window)
-    edits = reset_window.keep_sums(work, block, window)
+    edits = kept_sums.keep(work, block, window)
     if not lines and len(node.body) == 1:
         return edits + work.layout.add_clauses(node, sync.node, flag.opposite, "or")
     jump = work.layout.text(node.body[-1])

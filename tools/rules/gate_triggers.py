@@ -43,7 +43,7 @@ from ..loop.tree import within
 from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
-from . import reset_window
+from . import kept_sums, reset_window
 from .arms import obstacle
 from .exits import ends_the_loop, is_exit, lets_single_values_past
 from .gates import gate_run
@@ -135,7 +135,7 @@ def _sums_obstacle(work: Work, node: ast.If, arm: list[ast.stmt], window: Window
             f"`{cleared[0]}` gathers over several updates and is cleared behind this exit; put what follows under "
             "the test, turned round, and run this again",
         )
-    return reset_window.refusal(work, node, window)
+    return kept_sums.refusal(work, node, window)
 
 
 def _edits(work: Work, node: ast.If, arm: list[ast.stmt], state: State, flag: Flag, window: Window) -> list[Edit]:

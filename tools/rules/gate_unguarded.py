@@ -39,7 +39,7 @@ from ..loop.flag import Flag
 from ..loop.obstacles import Refusal
 from ..loop.window import Window
 from ..work import Work
-from . import reset_window
+from . import kept_sums, reset_window
 from .exits import leaving
 from .gates import gate_tail
 from .guards import is_range_bound, why_unread
@@ -106,7 +106,7 @@ def _tail_and_window(work: Work, block: Block, flag: Flag) -> tuple[Tail, Window
 
 
 def _refusal(work: Work, block: Block, tail: Tail, window: Window) -> Refusal | None:
-    refusal = window.refusal or reset_window.refusal(work, block.node, window)
+    refusal = window.refusal or kept_sums.refusal(work, block.node, window)
     if refusal is None and not tail.is_rest:
         refusal = leaving(work, tail.statements)
     if refusal is not None:

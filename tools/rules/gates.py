@@ -11,7 +11,7 @@ from ..loop.paths import State
 from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
-from . import reset_window
+from . import kept_sums, reset_window
 from .tails import Tail
 
 
@@ -39,15 +39,15 @@ def gate_run(work: Work, run: Sequence[ast.stmt], state: State, flag: Flag, wind
         return edits
     attempted = work.attempted(state, flag)
     header = f"elif {' and '.join(attempted)}:" if attempted else "else:"
-    edits += reset_window.starts(work, run[0], window)
-    return edits + work.layout.end_wrapped(run[0], run[-1], reset_window.kept_lines(work, window), header, lines)
+    edits += kept_sums.starts(work, run[0], window)
+    return edits + work.layout.end_wrapped(run[0], run[-1], kept_sums.remember(work, window), header, lines)
 
 
 def _leave_rest(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) -> list[Edit]:
     layout = work.layout
     test, unit = " or ".join(work.opposite(block.state, flag)), layout.unit(block.node)
     lines = [*reset_window.lines(work, window), "continue"]
-    edits = reset_window.keep_sums(work, block, window)
+    edits = kept_sums.keep(work, block, window)
     return edits + layout.insert_before(
         tail.statements[0], [f"if {test}:", *(unit + line.replace("\0", unit) for line in lines)]
     )
@@ -59,8 +59,8 @@ def _other_arm(work: Work, node: ast.If, window: Window) -> list[Edit]:
     if not lines:
         return []
     layout, number = work.layout, len(window.lines)
-    edits = reset_window.starts(work, node, window)
-    for line in reset_window.kept_lines(work, window):
+    edits = kept_sums.starts(work, node, window)
+    for line in kept_sums.remember(work, window):
         edits += layout.insert_after(node.body[-1], line)
     due = [line[1:] for line in lines[1:number]]  # those of the one test come first, and stand under it
     return edits + layout.add_arm(node, f"elif {layout.raw_test(node)}:", [*due, *lines[number:]])

@@ -30,96 +30,21 @@ A sum that is cleared only every N updates is put back to what it was after the 
 (`+ 0` makes a copy of a tensor, which `+=` would otherwise change in both places. A list is copied by `list`.)
 
 Refuses: a statement that clears such state and does something else; state that is cleared under a test that cannot be
-repeated; a meter over several updates; a sum over several updates whose start cannot be found, or that a function
-without a loop gathers over calls.
+repeated; a meter over several updates; what `kept_sums` refuses.
 """
 
 from __future__ import annotations
 
 import ast
-import re
 
-from ..loop.blocks import Block
-from ..loop.gathering import is_empty
-from ..loop.names import key, last
-from ..loop.obstacles import Refusal
-from ..loop.tree import assigned, within
 from ..loop.window import Window
-from ..source import Edit
 from ..work import Work
-
-
-def refusal(work: Work, node: ast.stmt, window: Window) -> Refusal | None:
-    """Why the sums over several updates that a gated statement clears cannot be kept, or None."""
-    if not window.kept:
-        return None
-    if isinstance(node, ast.If) and node.orelse:
-        return Refusal(
-            "window-of-updates", f"`{window.kept[0]}` gathers over several updates in a block with another arm"
-        )
-    for name in window.kept:
-        if not _starts(work, node, name):
-            return Refusal(
-                "window-of-updates",
-                f"`{name}` gathers over several updates and no statement of this function outside "
-                "the loop gives it its first value",
-            )
-    return None
-
-
-def _starts(work: Work, anchor: ast.stmt, name: str) -> list[ast.stmt]:
-    """Statements outside the innermost loop that set a sum to nothing; none where each call is an iteration."""
-    loop = work.script.loop(anchor)
-    if loop is None:
-        return []
-    inside = {id(node) for node in within(loop.body)}
-    return [
-        node
-        for node in within(work.script.places[anchor].scope.node.body)
-        if id(node) not in inside and any(key(target) == name and is_empty(value) for target, value in assigned(node))
-    ]
-
-
-def _kept_name(work: Work, name: str) -> str:
-    wanted = f"applied_{last(name)}"
-    while re.search(rf"\b{wanted}\b", work.source.text):
-        wanted = f"last_{wanted}"
-    return wanted
+from . import kept_sums
 
 
 def lines(work: Work, window: Window) -> list[str]:
     """The statements that a boundary without an applied update must run."""
-    kept = {name: _kept_name(work, name) for name in window.kept}
-    return [
-        *window.lines,
-        *(f"{name}[:] = {old}" if name in window.lists else f"{name} = {old} + 0" for name, old in kept.items()),
-    ]
-
-
-def kept_lines(work: Work, window: Window) -> list[str]:
-    """The statements that remember each sum after an applied update."""
-    return [_keeping(work, name, window) for name in window.kept]
-
-
-def _keeping(work: Work, name: str, window: Window) -> str:
-    return f"{_kept_name(work, name)} = " + (f"list({name})" if name in window.lists else f"{name} + 0")
-
-
-def starts(work: Work, anchor: ast.stmt, window: Window) -> list[Edit]:
-    """Edits that remember each sum where it starts."""
-    edits = []
-    for name in window.kept:
-        for node in _starts(work, anchor, name):
-            edits += work.layout.insert_after(node, _keeping(work, name, window))
-    return edits
-
-
-def keep_sums(work: Work, block: Block, window: Window) -> list[Edit]:
-    """Edits that remember each sum where it starts and at the end of the gated block."""
-    edits = starts(work, block.node, window)
-    for line in kept_lines(work, window):
-        edits += work.layout.insert_after(block.statements[-1], line)
-    return edits
+    return [*window.lines, *kept_sums.put_back(work, window)]
 
 
 def report(work: Work, node: ast.stmt, window: Window) -> None:

@@ -264,3 +264,35 @@ class Trainer:
 """
     after = rewrite(text.encode()).after.decode()
     assert after.endswith("            elif self.accelerator.sync_gradients:\n                self.total = 0.0\n")
+
+
+def test_a_sum_that_a_constructor_starts_is_remembered_before_the_loop():
+    text = """
+from accelerate import Accelerator
+import torch
+
+
+class Trainer:
+    def __init__(self):
+        self.accelerator = Accelerator(gradient_accumulation_steps=4)
+        self.optimizer = self.accelerator.prepare(torch.optim.AdamW())
+        self.global_step, self.total = 0, 0.0
+
+    def train(self, loader):
+        for epoch in range(3):
+            for batch in loader:
+                with self.accelerator.accumulate():
+                    self.total += 1
+                    self.optimizer.step()
+                if self.accelerator.sync_gradients:
+                    self.global_step += 1
+                    if self.global_step % 5 == 0:
+                        self.total = 0.0
+"""
+    after = rewrite(text.encode()).after.decode()
+    assert "        applied_total = self.total + 0\n        for epoch in range(3):\n" in after
+    assert after.endswith(
+        "                    applied_total = self.total + 0\n"
+        "                elif self.accelerator.sync_gradients:\n"
+        "                    self.total = applied_total + 0\n"
+    )
