@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from .calls import means_same
-from .names import called, class_of, is_step_count, key, last, root
+from .counters import counter_of
+from .names import called, key, root
 from .obstacles import Refusal
 from .paths import Condition, Path
 from .scope import Scope
@@ -19,8 +20,6 @@ _SETTINGS = re.compile(
     r"^(args|arguments|cfg|conf|config|options?|opts?|hparams|settings|params|flags|self|cls)$", re.I
 )
 _PURE_CALLS = re.compile(r"(^|\.)(isfinite|isnan|isinf|bool|len|int|float|abs|item|any|all|min|max|is_main_process)$")
-_NUMBERS = ("tensor", "ones", "LongTensor", "IntTensor", "int", "int32", "int64")  # calls that make a number of one
-_FIXED = ("num_processes", "world_size")
 _STEADY_CALLS = ("isinstance", "hasattr", "len", "bool", "int", "getattr", "callable")
 
 
@@ -167,47 +166,6 @@ def _counters(script: Script, scope: Scope, loop: ast.stmt | None) -> set[str]:
         elif isinstance(source, ast.Call) and re.search(r"\benumerate\b", ast.dump(source)):
             found |= set(targets[:1])
     return found
-
-
-def growth_of(node: ast.stmt) -> tuple[str, ast.expr] | None:
-    """The key that a statement adds to, and what it adds; None for any other statement."""
-    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-        name = key(node.target)
-        return (name, node.value) if name else None
-    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.value, ast.BinOp):
-        return grown(key(node.targets[0]), node.value)
-    call = node.value if isinstance(node, ast.Expr) else None
-    if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr == "add_":
-        name = key(call.func.value)
-        return (name, call.args[0]) if name and len(call.args) == 1 else None
-    return None
-
-
-def grown(name: str | None, value: ast.expr) -> tuple[str, ast.expr] | None:
-    """The key and what is added to it where it is given `name + value` or `value + name`."""
-    if name is not None and isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-        for old, by in ((value.left, value.right), (value.right, value.left)):
-            if key(old) == name:
-                return name, by
-    return None
-
-
-def counter_of(node: ast.stmt) -> str | None:
-    """The key that a statement counts up by a fixed amount, or None."""
-    found = growth_of(node)
-    return found[0] if found is not None and is_fixed(*found) else None
-
-
-def is_fixed(name: str, amount: ast.expr) -> bool:
-    """Whether what is added to a key is a whole number; for a count of steps by its name, also what holds one."""
-    if isinstance(amount, ast.Constant):
-        return isinstance(amount.value, int) and not isinstance(amount.value, bool)
-    if not isinstance(amount, (ast.Call, ast.Name, ast.Attribute)) or not is_step_count(name):
-        return False
-    if isinstance(amount, ast.Call):
-        is_number = len(amount.args) == 1 and isinstance(amount.args[0], ast.Constant)
-        return is_number and class_of(amount) in _NUMBERS
-    return last(key(amount) or "") in _FIXED
 
 
 def _set_by(node: ast.stmt) -> Iterator[str]:

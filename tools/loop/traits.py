@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from . import names
 from .calls import reached
-from .conditions import counter_of
+from .counters import counter_of, drawn, returned
 from .flow import Flow
 from .names import key
 from .repeats import is_plain
@@ -46,8 +46,8 @@ class Traits:
         return self.flow.steps_inside(node)
 
     def counter(self, node: ast.stmt) -> str | None:
-        """The key that a statement counts up by a constant, or None."""
-        return counter_of(node)
+        """The key that a statement counts up by a fixed amount, or gives the next number; None for any other."""
+        return counter_of(node) or drawn(self.script, node) or returned(self.script, node)
 
     def averages(self, node: ast.stmt) -> bool:
         """Whether a statement moves an average of the weights."""

@@ -1,8 +1,9 @@
 """Counters of batches and of rounds that a loop uses as its step count: reported, since no flag makes them right.
 
-What: `global_step = epoch * len(loader) + step`, and bookkeeping behind an inner loop over the micro-batches.
+What: `global_step = epoch * len(loader) + step`, logs under the variable of a loop, and bookkeeping
+behind an inner loop over the micro-batches.
 
-Why: the first counts batches, and skipped updates with them. Behind the second the flag tells about the last attempt
+Why: the first two count batches, and skipped updates with them. Behind the last the flag tells about the last attempt
 of the inner loop only, and whether that was the one attempt of the window cannot be seen.
 
 Before:
@@ -14,7 +15,7 @@ Before:
 
 After: the same.
 
-Refuses: both; count in the iteration of the step, under its flag.
+Refuses: all three; count in the iteration of the step, under its flag.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import ast
 import re
 
 from ..loop import names
-from ..loop.names import key
+from ..loop.names import class_of, key
 from ..loop.obstacles import Refusal
-from ..loop.tree import expressions, within
+from ..loop.tree import calls_of, expressions, within
 from ..work import Work
 
 
@@ -40,6 +41,7 @@ def batch_counters(work: Work) -> None:
             if isinstance(loop, (ast.For, ast.AsyncFor))
         }
         _places_in_the_data(work, list(loops), counted)
+        _variables_of_loops(work, list(loops), counted)
         for loop in loops:
             _behind_inner_loop(work, loop)
 
@@ -62,6 +64,45 @@ def _places_in_the_data(work: Work, stepping: list[ast.stmt], counted: set[int])
         else:
             advice = "; count behind the step, under the flag, where applied updates are meant"
             work.refuse(node, "counter of batches", Refusal("counts-batches", text + advice))
+
+
+def _variables_of_loops(work: Work, stepping: list[ast.stmt], counted: set[int]) -> None:
+    """Report logs under the number of the batch, as in `for step in count(): ... log(..., step=step)`."""
+    variables = {loop: _numbers(loop) for loop in stepping}
+    for node in within(stepping) if any(variables.values()) else ():
+        loop = work.script.loop(node)
+        if (
+            loop is None
+            or id(loop) in counted
+            or work.in_iteration(node) is None
+            or not work.traits.logs_or_saves(node)
+        ):
+            continue
+        numbers = [name for outer in work.script.ancestors(node) for name in variables.get(outer, ())]
+        values = [
+            item.value for call in calls_of(node) for item in call.keywords if item.arg in ("step", "global_step")
+        ]
+        for name in dict.fromkeys(key(item) for value in values for item in ast.walk(value)):
+            if name in numbers:
+                text = f"`{name}` is the variable of a loop, so it counts batches, those of skipped updates too"
+                advice = "; count behind the step, under the flag, where applied updates are meant"
+                work.refuse(node, "counter of batches", Refusal("counts-batches", text + advice))
+
+
+def _numbers(loop: ast.stmt) -> list[str]:
+    """The variables of a loop that number its rounds: those of `enumerate` and `count`."""
+    assert isinstance(loop, (ast.For, ast.AsyncFor))
+    if not isinstance(loop.iter, ast.Call):
+        return []
+    word, targets = class_of(loop.iter), [loop.target]
+    if word == "zip" and isinstance(loop.target, ast.Tuple):
+        pairs = zip(loop.target.elts, loop.iter.args, strict=False)
+        targets = [target for target, value in pairs if class_of(value) == "count"]
+    elif word == "enumerate" and isinstance(loop.target, ast.Tuple):
+        targets = loop.target.elts[:1]
+    elif word != "count":
+        return []
+    return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
 def _behind_inner_loop(work: Work, loop: ast.For | ast.AsyncFor) -> None:

@@ -23,7 +23,7 @@ import re
 from collections.abc import Iterator
 
 from ..loop.clauses import Clause, Test
-from ..loop.conditions import growth_of
+from ..loop.counters import growth_of
 from ..loop.names import key
 from ..loop.obstacles import Refusal
 from ..loop.tree import assigned, expressions

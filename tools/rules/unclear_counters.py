@@ -22,14 +22,15 @@ import ast
 import re
 
 from ..loop import names
-from ..loop.conditions import grown, growth_of, is_fixed
+from ..loop.counters import draws, grown, growth_of, is_fixed
 from ..loop.names import key
 from ..loop.obstacles import Refusal
-from ..loop.tree import expressions, walk
+from ..loop.tree import calls_of, expressions, walk
 from ..work import Work
 
 _KIND = "unclear counter"
 _WALRUS = re.compile(":=")
+_NEXT = re.compile(r"next\s*\(")
 _GROWS = tuple(  # each begins with letters, which the search is fast for
     re.compile(rf"{word}(?:s|ations?)?\W*(?:\+=|=(?!=)|add_)") for word in ("step", "update", "iter")
 )
@@ -38,11 +39,15 @@ _GROWS = tuple(  # each begins with letters, which the search is fast for
 def unclear_counters(work: Work) -> None:
     """Report counters that move inside expressions, and those that grow by an amount that is not plain."""
     walruses = work.script.statements_with(_WALRUS)
+    drawing = work.script.statements_with(_NEXT)
     growing = [node for node in work.script.statements_with(*_GROWS) if _grows_unclearly(node)]
     closed = work.closed()
     for node in walruses:
         if id(node) not in closed:
             _in_expression(work, node)
+    for node in drawing:
+        if id(node) not in closed and work.in_iteration(node) is not None:
+            _by_drawing(work, node)
     for node in growing:
         is_told = any(site.line == node.lineno for site in work.sites)  # an amount that asks a flag has had its turn
         if id(node) not in closed and not is_told and work.in_iteration(node) is not None:
@@ -65,6 +70,18 @@ def _in_expression(work: Work, node: ast.stmt) -> None:
             when = f"each time the loop's test is read, before the update of line {line} is attempted"
         advice = "count on a line of its own behind the step, under the flag"
         work.refuse(item, _KIND, Refusal("counted-in-test", f"`{found[0]}` moves {when}; {advice}"))
+
+
+def _by_drawing(work: Work, node: ast.stmt) -> None:
+    """Report a step that is named by the next number of a count, as in `log(..., step=next(ticks))`."""
+    scope = work.script.places[node].scope
+    for call in calls_of(node):
+        for item in call.keywords:
+            name = draws(work.script, scope, item.value) if isinstance(item.value, ast.Call) else None
+            if name is not None and item.arg is not None and names.suggests_counter(item.arg):
+                text = f"`{name}` moves each time this is read, for skipped updates too"
+                advice = "; draw the number on a line of its own behind the step, under the flag"
+                work.refuse(item.value, _KIND, Refusal("counted-in-test", text + advice))
 
 
 def _is_guarded(work: Work, node: ast.stmt, item: ast.expr) -> bool:

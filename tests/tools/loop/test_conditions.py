@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from tools.loop.conditions import Conditions, Nature, counter_of, nature, normal
+from tools.loop.conditions import Conditions, Nature, nature, normal
 from tools.loop.paths import Condition
 from tools.loop.script import Script
 from tools.source import Source
@@ -120,46 +120,6 @@ async def f(y):
 """
     assert nature(*condition_of("i > 1", text)) is Nature.PERIOD
     assert nature(*condition_of("z", text)) is Nature.DATA
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("n += 1", "n"),
-        ("n += 2", "n"),
-        ("self.n += 1", "self.n"),
-        ("n['a'] += 1", "n['a']"),
-        ("n = n + 1", "n"),
-        ("n = 1 + n", "n"),
-        ("n.add_(1)", "n"),
-        ("n -= 1", None),
-        ("n *= 2", None),
-        ("n += 1.0", None),
-        ("n += True", None),
-        ("n += x", None),
-        ("n = n - 1", None),
-        ("n = n + x", None),
-        ("n = m + 1", None),
-        ("m = n = n + 1", None),
-        ("n = n", None),
-        ("n[i] += 1", None),
-        ("n.add_(x)", None),
-        ("n.add_(1, 2)", None),
-        ("n.add(1)", None),
-        ("add_(1)", None),
-        ("x = n.add_(1)", None),
-        ("n: int = 1", None),
-        ("total += num_processes", None),
-        ("global_step += accelerator.num_processes", "global_step"),
-        ("global_step += a + b", None),
-        ("global_step += torch.tensor(1)", "global_step"),
-        ("global_step += torch.tensor(x)", None),
-        ("global_step += torch.tensor(1, 2)", None),
-        ("global_step += make(1)", None),
-    ],
-)
-def test_what_counts_up_by_a_constant(text, name):
-    assert counter_of(ast.parse(text).body[0]) == name
 
 
 @pytest.mark.parametrize(
