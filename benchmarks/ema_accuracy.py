@@ -12,132 +12,27 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import itertools
 import math
 import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from torch import nn
 
 from accelerate_ext.ema import profile, reconstruct
-from accelerate_ext.ema.fit import fit
+from accelerate_ext.ema.fit import Kind, fit
 
-TARGETS = (0.02, 0.05, 0.075, 0.10, 0.15, 0.20, 0.25)
+from .accuracy_packages import other_packages
+from .snapshot_files import save_snapshot
+from .trajectories import TARGETS, TRAJECTORIES, Trajectory, noisy_descent, random_walk
+
 COUNTS = (8, 16, 32, 64)
 KEPT = ((0.05, 0.10), (0.05,), (0.10,))
-MOST_ELEMENTS = 2048
-
-
-@dataclass
-class Trajectory:
-    """Weights at every step. Shapes: values (T, elements), float32; row 0 is step 1."""
-
-    name: str
-    values: np.ndarray
-
-    def average(self, t: int, width: float) -> np.ndarray:
-        weights = profile.step_weights(t, profile.gamma_from_sigma_rel(width))
-        return weights @ self.values[:t]
-
-    def error(self, got: np.ndarray, width: float) -> float:
-        wanted = self.average(len(self.values), width)
-        return float(np.linalg.norm(got - wanted) / np.linalg.norm(self.values[-1] - wanted))
-
-
-# Trajectories.
-
-
-def random_walk(steps: int) -> Trajectory:
-    generator = np.random.default_rng(0)
-    start = generator.standard_normal(MOST_ELEMENTS) * 0.1
-    walk = start + generator.standard_normal((steps, MOST_ELEMENTS)).cumsum(axis=0) * 1e-3
-    return Trajectory("random walk", walk.astype(np.float32))
-
-
-def noisy_descent(steps: int) -> Trajectory:
-    """Descent on a quadratic with curvatures over four decades, gradient noise, and a falling rate."""
-    generator = np.random.default_rng(1)
-    curvature = np.geomspace(1e-3, 10, MOST_ELEMENTS)
-    x, values = generator.standard_normal(MOST_ELEMENTS), np.empty((steps, MOST_ELEMENTS), np.float32)
-    for t in range(steps):
-        rate = 0.05 / math.sqrt(1 + t / 100)
-        x = x - rate * (curvature * x + generator.standard_normal(MOST_ELEMENTS) * np.sqrt(curvature))
-        values[t] = x
-    return Trajectory("SGD-like", values)
-
-
-def record(name: str, model: nn.Module, updates: Iterator[None], steps: int) -> Trajectory:
-    """Follows a run; of a larger model, a fixed random part of the elements."""
-    size = sum(p.numel() for p in model.parameters())
-    picked = torch.randperm(size, generator=torch.Generator().manual_seed(0))[:MOST_ELEMENTS].sort().values
-    values = np.empty((steps, len(picked)), np.float32)
-    for t in range(steps):
-        next(updates)
-        values[t] = torch.cat([p.detach().reshape(-1) for p in model.parameters()])[picked].numpy()
-    return Trajectory(name, values)
-
-
-def denoiser(steps: int) -> Trajectory:
-    """A small diffusion model of points on two rings; Adam, constant rate."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 2))
-    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
-
-    def updates() -> Iterator[None]:
-        while True:
-            angle = torch.rand(128, 1) * 2 * math.pi
-            radius = torch.where(torch.rand(128, 1) < 0.5, 1.0, 2.0)
-            noise, level = torch.randn(128, 2), torch.rand(128, 1)
-            seen = torch.cat([radius * angle.cos(), radius * angle.sin()], 1) * (1 - level) + noise * level
-            loss = (model(torch.cat([seen, level], 1)) - noise).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            yield
-
-    return record("denoiser, Adam, constant rate", model, updates(), steps)
-
-
-def language_model(steps: int) -> Trajectory:
-    """A small transformer on text of a random grammar; AdamW, warm-up and a rate that falls as 1 / sqrt(t)."""
-    torch.manual_seed(1)
-    table = torch.softmax(torch.randn(24, 24, 24) * 2, -1)
-    layer = nn.TransformerEncoderLayer(32, 2, 64, dropout=0.0, batch_first=True)
-    embed, head = nn.Embedding(24, 32), nn.Linear(32, 24)
-    model = nn.ModuleList([embed, layer, head])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    mask = nn.Transformer.generate_square_subsequent_mask(16)
-
-    def updates() -> Iterator[None]:
-        for t in itertools.count(1):
-            for group in optimizer.param_groups:
-                group["lr"] = 3e-3 * min(t / 100, math.sqrt(1000 / max(t, 1000)))
-            text = [torch.randint(24, (32,)), torch.randint(24, (32,))]
-            for _ in range(15):
-                text.append(torch.multinomial(table[text[-2], text[-1]], 1).squeeze(1))
-            tokens = torch.stack(text, 1)
-            logits = head(layer(embed(tokens[:, :-1]), src_mask=mask))
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            yield
-
-    return record("transformer, AdamW, falling rate", model, updates(), steps)
-
-
-TRAJECTORIES: tuple[Callable[[int], Trajectory], ...] = (random_walk, noisy_descent, denoiser, language_model)
-
-
-# This package.
 
 
 def stored(folder: Path, path: Trajectory, count: int, kept: Sequence[float]) -> Path:
@@ -149,29 +44,13 @@ def stored(folder: Path, path: Trajectory, count: int, kept: Sequence[float]) ->
         if not kept:
             save_file({"w": torch.from_numpy(path.values[t - 1].copy())}, folder / f"step{t}.safetensors")
         for width in kept:
-            metadata = {
-                "format": "pt",
-                "snapshot_format": "accelerate_ext.ema/1",
-                "t": str(t),
-                "unit": "updates",
-                "step": str(t),
-                "sigma_rel": repr(width),
-                "gamma": repr(profile.gamma_from_sigma_rel(width)),
-                "run": "benchmark",
-                "parameter_set": "benchmark",
-                "dtype": "float32",
-                "rounding_error": "0",
-                "copied": "[]",
-                "tied": "{}",
-            }
-            tensors = {"w": torch.from_numpy(path.average(t, width)).float()}
-            save_file(tensors, folder / f"{t:012d}-{width:.6f}.safetensors", metadata=metadata)
+            save_snapshot(folder, t, width, {"w": torch.from_numpy(path.average(t, width)).float()})
     return folder
 
 
-def ours(path: Trajectory, folder: Path, kind: str) -> tuple[list[float], list[float]]:
+def ours(path: Trajectory, folder: Path, kind: Kind) -> tuple[list[float], list[float]]:
     """Measured and expected error of each target."""
-    got = reconstruct(folder, TARGETS, fit=kind, force=True)  # type: ignore[arg-type]
+    got = reconstruct(folder, TARGETS, fit=kind, force=True)
     measured = [path.error(t["w"].double().numpy(), width) for t, width in zip(got.tensors, TARGETS, strict=True)]
     return measured, list(got.predicted_error)
 
@@ -185,86 +64,6 @@ def sum_to_one(path: Trajectory, count: int, kept: Sequence[float]) -> list[floa
     weights = fit([t for t, _ in pairs], gammas, total, wanted, "profile", sum_to_one=True).weights
     averages = np.stack([path.average(t, width) for t, width in pairs])
     return [path.error(weights[:, i] @ averages, width) for i, width in enumerate(TARGETS)]
-
-
-# Other packages, as they are used: a model, an update a step, their own files and their own synthesis.
-
-
-def other_packages() -> dict[str, Callable[[Trajectory, Path, Sequence[int]], dict[int, list[float]]]]:
-    found: dict[str, Callable[[Trajectory, Path, Sequence[int]], dict[int, list[float]]]] = {}
-    if importlib.util.find_spec("ema_pytorch"):
-        found["ema-pytorch, every step, float32"] = lambda p, d, c: ema_pytorch(p, d, c, 1, torch.float32)
-        found["ema-pytorch, as it comes"] = lambda p, d, c: ema_pytorch(p, d, c, 100, torch.float16)
-    if importlib.util.find_spec("posthoc_ema"):
-        found["pytorch-posthoc-ema, every step"] = lambda p, d, c: posthoc(
-            p, d, c, {"update_every": 1, "update_after_step": 0}
-        )
-        found["pytorch-posthoc-ema, as it comes"] = lambda p, d, c: posthoc(p, d, c, {})
-    return found
-
-
-class Follower(nn.Module):
-    """A model whose weights are set from outside."""
-
-    def __init__(self, values: np.ndarray):
-        super().__init__()
-        self.w = nn.Parameter(torch.from_numpy(values.copy()))
-
-    def go_to(self, values: np.ndarray) -> None:
-        self.w.data.copy_(torch.from_numpy(values))
-
-
-def subsets(folder: Path, counts: Sequence[int], steps: int) -> Iterator[tuple[int, Path]]:
-    """The package's files, with only every so many of them left."""
-    for count in counts:
-        part = folder.with_name(f"{folder.name}-{count}")
-        part.mkdir()
-        for file in folder.glob("*.pt"):
-            if int(file.stem.split(".")[1]) % (steps // count) == 0:
-                shutil.copy(file, part / file.name)
-        yield count, part
-
-
-def ema_pytorch(
-    path: Trajectory, folder: Path, counts: Sequence[int], every: int, dtype: torch.dtype
-) -> dict[int, list[float]]:
-    from ema_pytorch import PostHocEMA
-
-    model, steps = Follower(path.values[0]), len(path.values)
-    common = {"sigma_rels": (0.05, 0.10), "update_every": every, "checkpoint_dtype": dtype}
-    kept = PostHocEMA(model, checkpoint_every_num_steps=steps // max(counts), checkpoint_folder=str(folder), **common)
-    for values in path.values:
-        model.go_to(values)
-        kept.update()
-    errors = {}
-    for count, part in subsets(folder, counts, steps):
-        reader = PostHocEMA(model, checkpoint_folder=str(part), **common)
-        built = [reader.synthesize_ema_model(sigma_rel=width).ema_model.w for width in TARGETS]
-        errors[count] = [path.error(w.detach().double().numpy(), s) for w, s in zip(built, TARGETS, strict=True)]
-    return errors
-
-
-def posthoc(path: Trajectory, folder: Path, counts: Sequence[int], options: dict) -> dict[int, list[float]]:
-    from posthoc_ema import PostHocEMA
-
-    model, steps = Follower(path.values[0]), len(path.values)
-    common = {"sigma_rels": (0.05, 0.10), "max_checkpoints": 10_000}
-    every = steps // max(counts)
-    kept = PostHocEMA.from_model(model, checkpoint_dir=folder, checkpoint_every=every, **common, **options)
-    for values in path.values:
-        model.go_to(values)
-        kept.update_(model)
-    errors: dict[int, list[float]] = {}
-    for count, part in subsets(folder, counts, steps):
-        reader = PostHocEMA.from_path(part, model, **common)
-        errors[count] = []
-        for width in TARGETS:
-            with reader.state_dict(sigma_rel=width) as state:
-                errors[count].append(path.error(state["w"].double().numpy(), width))
-    return errors
-
-
-# Tables.
 
 
 def number(value: float) -> str:

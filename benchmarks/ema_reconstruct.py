@@ -10,6 +10,7 @@ are on disk before the first one.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib.util
 import itertools
 import json
@@ -27,10 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
-from accelerate_ext.ema import profile, reconstruct
+from accelerate_ext.ema import reconstruct
+
+from .snapshot_files import save_snapshot
 
 WIDTHS = (0.05, 0.10)
 SEVEN = (0.03, 0.06, 0.075, 0.13, 0.15, 0.20, 0.25)
@@ -57,22 +59,7 @@ def write_ours(folder: Path, model: Model, count: int) -> None:
     for index, width in itertools.product(range(1, count + 1), WIDTHS):
         t = 1000 * index
         tensors = {name: values * index + index * width for name, values in noise.items()}
-        metadata = {
-            "format": "pt",
-            "snapshot_format": "accelerate_ext.ema/1",
-            "t": str(t),
-            "unit": "updates",
-            "step": str(t),
-            "sigma_rel": repr(width),
-            "gamma": repr(profile.gamma_from_sigma_rel(width)),
-            "run": "benchmark",
-            "parameter_set": "benchmark",
-            "dtype": "float32",
-            "rounding_error": "0",
-            "copied": "[]",
-            "tied": "{}",
-        }
-        save_file(tensors, folder / f"{t:012d}-{width:.6f}.safetensors", metadata=metadata)
+        save_snapshot(folder, t, width, tensors)
 
 
 def write_theirs(folder: Path, package: str, model: Model, count: int) -> None:
@@ -132,7 +119,7 @@ def contestants(work: Path) -> dict[str, tuple[str, Callable[[Path, Model], None
     calls = {"ema-pytorch": ema_pytorch, "pytorch-posthoc-ema": posthoc, "nitrous-ema": nitrous}
     for package, module in PACKAGES.items():
         if importlib.util.find_spec(module):
-            rows[package] = (package, lambda folder, model, call=calls[package]: call(folder, model, 0.15))  # type: ignore[misc]
+            rows[package] = (package, functools.partial(calls[package], width=0.15))
     return rows
 
 

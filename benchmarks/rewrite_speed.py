@@ -1,6 +1,6 @@
 """How long a report over a tree of scripts takes, next to what LibCST needs only to parse the guarded ones.
 
-    python benchmarks/rewrite_speed.py CHECKOUT/examples
+    python -m benchmarks.rewrite_speed CHECKOUT/examples
 
 Bar: less than a quarter, both measured in this one process, and less than 300 MiB. LibCST is no dependency of the
 project; install it next to it to run this. Exits 1 where a bar is missed.
@@ -12,8 +12,6 @@ import resource
 import sys
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from tools.rewrite import rewrite
 
@@ -52,4 +50,8 @@ def main(root: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit(
+            "give the folder of scripts to measure: python -m benchmarks.rewrite_speed CHECKOUT/examples"
+        )
+    sys.exit(main(sys.argv[1]))
