@@ -87,6 +87,15 @@ def reached(script: Script, node: ast.stmt) -> Reached | None:
     return Reached(script, function, scope, call) if function is not None else None
 
 
+def may_reach(script: Script, node: ast.stmt) -> list[Reached]:
+    """The functions of this file of which a statement that is one call runs one: several where classes inherit."""
+    call = call_of(node)
+    if call is None:
+        return []
+    scope = script.places[node].scope
+    return [Reached(script, function, scope, call) for function in script.runs(scope, call)]
+
+
 def all_reached(script: Script, node: ast.stmt) -> Iterator[Reached]:
     """The functions of this file that a statement's own calls run, with those that these call in turn."""
     scope = script.places[node].scope

@@ -6,7 +6,7 @@ import ast
 import re
 from dataclasses import replace
 
-from .calls import leading_to, reached
+from .calls import leading_to, may_reach
 from .clauses import FLAGS, Clause, Clauses, Test
 from .names import key
 from .objects import Objects
@@ -143,11 +143,16 @@ class Flow:
             state = replace(state, is_gated=False, is_skipped=False)  # what comes of this attempt is not known
             for site in self._sites.get(node, ()):
                 state = replace(state, paths=frozenset(replace(p, steps=(*p.steps, site)) for p in state.paths))
-            for _, function in self.script.called(node):
-                if function in self.stepping:
-                    state = self._joined(state, self.summary(function))
-        elif state.is_after_step and (only := reached(self.script, node)) is not None:
-            self.entries.setdefault(only.function, []).append(state)
+            alternatives: dict[ast.Call, list[Scope]] = {}
+            for call, function in self.script.called(node):
+                alternatives.setdefault(call, []).append(function)
+            for functions in alternatives.values():
+                if any(function in self.stepping for function in functions):
+                    ends = [self._joined(state, self.summary(f)) if f in self.stepping else state for f in functions]
+                    state = self._union([*ends], state) or state
+        elif state.is_after_step:
+            for one in may_reach(self.script, node):
+                self.entries.setdefault(one.function, []).append(state)
         return state
 
     def _joined(self, state: State, more: frozenset[Path]) -> State:

@@ -34,6 +34,11 @@ class Scope:
         return isinstance(self.node, (ast.FunctionDef, ast.AsyncFunctionDef))
 
     @property
+    def does_nothing(self) -> bool:
+        """Whether a function is only there for another to be put in its place."""
+        return all(isinstance(item, (ast.Pass, ast.Raise)) or _is_constant(item) for item in self.node.body)
+
+    @property
     def owner(self) -> Scope | None:
         """The class that this function is a method of, also from inside a nested function."""
         scope = self.parent
@@ -102,6 +107,10 @@ class Place:
     @property
     def following(self) -> list[ast.stmt]:
         return self.block[self.index + 1 :]
+
+
+def _is_constant(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def argument_of(function: Scope, call: ast.Call, parameter: str) -> ast.expr | None:

@@ -22,6 +22,7 @@ class Script(Index):
     def __init__(self, source: Source) -> None:
         self._called: dict[ast.stmt, list[tuple[ast.Call, Scope]]] = {}
         self._calls: dict[Scope, list[tuple[ast.stmt, ast.Call]]] = {}
+        self._inheriting: dict[Scope, list[Scope]] = {}
         self._sought: set[Scope] = set()  # functions whose calls are being looked for
         self._sought_names: set[str] = set()
         self._calling: list[int] = []  # lines that have one of them
@@ -32,12 +33,22 @@ class Script(Index):
         found = self._function(scope, call)
         return self.read(found) if found is not None else None
 
+    def runs(self, scope: Scope, call: ast.Call) -> list[Scope]:
+        """Every function of this file that a call may run: the plain one, then those that heirs put in its place."""
+        if getattr(call.func, "attr", getattr(call.func, "id", "")) not in self._function_names:
+            return []  # before anything is looked up: most calls are of other files
+        found = self._function(scope, call)
+        others = self._overrides(scope, call.func)
+        if found is not None and found not in others:
+            others[:0] = [] if others and found.does_nothing else [found]
+        return [self.read(item) for item in others]
+
     def called(self, node: ast.stmt) -> list[tuple[ast.Call, Scope]]:
         """The calls of a statement itself that run functions of this file, with these."""
         if node not in self._called:
             scope = self.places[node].scope
-            found = [(call, self.function(scope, call)) for call in calls_of(node)] if self._may_call(node) else []
-            self._called[node] = [(call, function) for call, function in found if function is not None]
+            calls = calls_of(node) if self._may_call(node) else []
+            self._called[node] = [(call, function) for call in calls for function in self.runs(scope, call)]
         return self._called[node]
 
     def _may_call(self, node: ast.stmt) -> bool:
@@ -60,13 +71,31 @@ class Script(Index):
             return None
         owner, _, word = name.rpartition(".")
         if owner:
-            return self._method(self._class_of(scope, owner) or self._class_named(scope, owner), word)
+            method = self._method(self._class_of(scope, owner) or self._class_named(scope, owner), word)
+            others = self._overrides(scope, target) if method is None or method.does_nothing else []
+            return others[0] if len(others) == 1 else method
         for found in scope.enclosing():
             if name in found.functions:
                 return found.functions[name]
             if name in found.classes:
                 return self._method(found.classes[name], "__init__")
         return None
+
+    def _overrides(self, scope: Scope, target: ast.expr) -> list[Scope]:
+        """The methods that classes put in the place of one which a method of their base calls on its own object."""
+        owner = scope.owner
+        if owner is None or not (isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)):
+            return []
+        heirs = self._heirs(owner) if target.value.id in ("self", "cls", scope.own) else ()
+        found = [heir.functions[target.attr] for heir in heirs if target.attr in heir.functions]
+        return [item for item in found if not item.does_nothing]
+
+    def _heirs(self, owner: Scope) -> list[Scope]:
+        """The classes that inherit from one."""
+        if owner not in self._inheriting:
+            classes = self.module.classes.values()
+            self._inheriting[owner] = [item for item in classes if item is not owner and owner in self.lineage(item)]
+        return self._inheriting[owner]
 
     def _method(self, owner: Scope | None, name: str) -> Scope | None:
         return _first(self.lineage(owner), name) if owner is not None else None
@@ -145,20 +174,21 @@ class Script(Index):
             self._read_lines(self.lines_with(pattern))
         for node in self.statements_with(*patterns):
             scope = self.places[node].scope
-            found += [(node, call) for call in calls_of(node) if self._function(scope, call) is function]
+            found += [(node, call) for call in calls_of(node) if self._may_run(scope, call, function)]
         self._sought.discard(function)
         if not self._sought:
             self._calls[function] = found
         return found
+
+    def _may_run(self, scope: Scope, call: ast.Call, function: Scope) -> bool:
+        return self._function(scope, call) is function or function in self._overrides(scope, call.func)
 
     def _names_of(self, function: Scope) -> list[str]:
         """What a function is called by: a constructor also by its class and by those that inherit it."""
         owner = function.owner
         if function.name != "__init__" or owner is None:
             return [function.name]
-        heirs = [
-            item.name for item in self.module.classes.values() if item is not owner and owner in self.lineage(item)
-        ]
+        heirs = [item.name for item in self._heirs(owner)]
         return [owner.name, *heirs, *(["__init__"] if heirs else [])]
 
 

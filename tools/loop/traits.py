@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 from . import names
-from .calls import reached
+from .calls import may_reach
 from .counters import counter_of, drawn, returned
 from .flow import Flow
 from .names import key
@@ -138,8 +138,7 @@ class Traits:
         return False
 
     def _calls_counting(self, node: ast.stmt) -> bool:
-        called = reached(self.script, node)
-        is_counting = called is not None and self._function_counts(called.function)
+        is_counting = any(self._function_counts(item.function) for item in may_reach(self.script, node))
         return is_counting and not (isinstance(node, (ast.Expr, ast.Assign)) and self._asks_flag(node))
 
     def _function_counts(self, function: Scope) -> bool:
@@ -175,9 +174,9 @@ class Traits:
             name = self.counter(node)
             if name is not None and not names.counts_data(name):
                 found.append(name)
-            called = reached(self.script, node)
-            if called is not None and self._function_counts(called.function):
-                found += filter(None, map(called.outside, self.counters_in(called.function.node.body)))
+            for called in may_reach(self.script, node):
+                if self._function_counts(called.function):
+                    found += filter(None, map(called.outside, self.counters_in(called.function.node.body)))
         return list(dict.fromkeys(found))
 
     def trigger(self, test: ast.expr, counters: Iterable[str]) -> bool:

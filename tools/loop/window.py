@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from . import names, repeats, several, sums
-from .calls import Reached, reached, with_inner
+from .calls import Reached, may_reach, with_inner
 from .gathering import cleared, gathers
 from .names import key
 from .obstacles import Refusal
@@ -105,12 +105,18 @@ class Windows:
 
     def _in_call(self, node: ast.stmt, gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
         """What a function of this file clears that the block calls, in names that mean the same here."""
-        called = reached(self.script, node)
-        if called is None or called.function is called.caller or called.function in self._open:
-            return
+        several = may_reach(self.script, node)
+        for called in several:
+            if called.function is not called.caller and called.function not in self._open:
+                yield from self._in_function(node, called, len(several) == 1, gathered, counters, window)
+
+    def _in_function(
+        self, node: ast.stmt, called: Reached, is_only: bool, gathered: set[str], counters: list[str], window: Window
+    ) -> Iterator[str]:
         hidden, is_due, is_literal = self._cleared_in(called, gathered)
         if not hidden and not is_due:
             return
+        is_literal &= is_only
         deeper, function = Window(), called.function
         if is_literal:
             self._open.add(function)

@@ -375,3 +375,41 @@ def test_a_constructor_is_called_by_its_heirs_and_by_super():
     script = Script(Source(text))
     calls = script.calls(script.module.classes["A"].functions["__init__"])
     assert [ast.unparse(call) for _, call in calls] == ["super().__init__(x)", "A(1)", "B(2)", "A.__init__(a, 4)"]
+
+
+@pytest.mark.parametrize(
+    ("where", "text", "found"),
+    [
+        ("A", "self.f()", ["A", "C"]),
+        ("A", "self.empty()", ["B", "C"]),
+        ("A", "self.only()", ["C"]),
+        ("A", "self.missing()", ["B"]),
+        ("A", "self.refused()", ["A"]),
+        ("A", "self.gone()", []),
+        ("B", "self.f()", ["A", "C"]),
+        ("C", "self.f()", ["C"]),
+        ("C", "super().f()", ["A"]),
+        ("A", "a.f()", ["A"]),
+    ],
+)
+def test_a_method_of_an_heir_may_run_in_the_place_of_that_of_its_base(where, text, found):
+    empty = {"empty": "pass", "only": '"""Nothing."""', "refused": "raise NotImplementedError"}
+    methods = "".join(f"    def {name}(self): {body}\n" for name, body in empty.items())
+    script = Script(
+        Source(
+            f"class A:\n{methods}    def f(self): return 1\n    def g(self): a = A(); return a.f()\n"
+            "class B(A):\n    def empty(self): return 2\n    def missing(self): return 2\n    def g(self): return 3\n"
+            "class C(B):\n    def empty(self): return 4\n    def only(self): return 5\n    def f(self): return 6\n"
+            "    def refused(self): ...\n    def g(self): return 7\n"
+        )
+    )
+    scope = script.read(script.module.classes[where].functions["g"])
+    assert [item.owner.name for item in script.runs(scope, ast.parse(text).body[0].value)] == found
+
+
+def test_the_one_method_that_an_heir_puts_in_the_place_of_nothing_is_the_plain_one():
+    text = "class A:\n    def f(self): pass\n    def g(self): self.f()\nclass B(A):\n    def f(self): return 1\n"
+    script = Script(Source(text))
+    g, f = script.module.classes["A"].functions["g"], script.module.classes["B"].functions["f"]
+    assert script.function(g, ast.parse("self.f()").body[0].value) is f
+    assert [node.lineno for node, _ in script.calls(f)] == [3]
