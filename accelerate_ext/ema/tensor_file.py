@@ -70,8 +70,8 @@ class TensorFile:
         layout: of its tensors.
         spare: bytes kept free in the header, for metadata that is known only in the end.
         overwrite: whether `publish` may replace a file of that name.
-    Raises (all methods): OSError with the file's name and size; nothing is left of it once `abandon` was called, which
-        the constructor does itself.
+    Raises (all methods): OSError with the file's name, and its size where the space is short; nothing is left of it
+        once `abandon` was called, which the constructor does itself.
     """
 
     def __init__(
@@ -153,9 +153,9 @@ class TensorFile:
         except FileExistsError:
             raise
         except OSError as error:
-            size = f": {self.num_bytes:,} bytes are needed"
+            size = ""
             if error.errno in NO_SPACE:
-                size += f", {shutil.disk_usage(self.path.parent).free:,} are free"
+                size = f": {self.num_bytes:,} bytes are needed, {shutil.disk_usage(self.path.parent).free:,} are free"
             text = f"{error.strerror}{size}; no part of the file is left, and what was there before is whole"
             raise OSError(error.errno, text, str(self.path)) from error
 

@@ -178,7 +178,7 @@ def test_an_error_on_the_way_is_told_once_with_the_name_and_nothing_is_left(tmp_
     train(model, ema, 2)
     disk.is_broken = True
     disk.let()
-    with pytest.raises(OSError, match=f"Input/output error: .*no part of the file is left.*{path.name}"):
+    with pytest.raises(OSError, match=f"Input/output error; no part of the file is left.*{path.name}"):
         told(ema, tmp_path)
     assert os.listdir(tmp_path) == []
     disk.is_broken = False

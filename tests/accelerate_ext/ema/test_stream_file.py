@@ -104,6 +104,13 @@ def test_a_file_that_is_there_is_replaced_only_if_asked_and_only_in_the_end(tmp_
     assert os.listdir(tmp_path) == ["a.safetensors"]
 
 
+def test_what_goes_wrong_is_told_with_the_space_only_where_there_is_none(tmp_path):
+    path = tmp_path / "nowhere" / "a.safetensors"
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory; no part of the file is left") as told:
+        TensorFile(path, Layout([Slot("a", torch.float32, (2,))]), {})
+    assert told.value.filename == str(path)
+
+
 def test_two_files_of_one_name_in_the_making_are_two_files(tmp_path):
     path, layout = tmp_path / "a.safetensors", Layout([Slot("a", torch.float32, (2,))])
     one, other = TensorFile(path, layout, {}), TensorFile(path, layout, {})
