@@ -63,9 +63,13 @@ def _beside(target: Path, data: bytes) -> Path:
     if not os.access(target, os.W_OK):
         raise PermissionError(13, "the file is read-only")
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}-")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    os.chmod(name, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, mode)
+    except BaseException:
+        os.unlink(name)
+        raise
     return Path(name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -85,3 +86,18 @@ def test_a_file_behind_a_link_keeps_the_name_that_the_user_typed(tmp_path, monke
     assert shown(Path("link") / "a.py") == "link/a.py"
     assert shown(Path("link") / ".." / "elsewhere" / "a.py") == (tmp_path / "elsewhere/a.py").as_posix().lstrip("/")
     assert shown(Path("name.py")) == "sub/b.py"
+
+
+def test_a_file_that_cannot_be_written_to_the_end_leaves_nothing_beside_it(tmp_path, monkeypatch):
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    for path in (one, other):
+        path.write_bytes(b"before")
+
+    def full(path, mode):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "chmod", full)
+    with pytest.raises(CannotRun, match=r"nothing was written.*one\.py: No space left on device; .*other\.py"):
+        write_all({one: b"after", other: b"after"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.py", "other.py"]
+    assert one.read_bytes() == b"before"
