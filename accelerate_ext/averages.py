@@ -71,13 +71,22 @@ class Averages:
                     pass
 
     def load(self, folder: Path) -> None:
-        """Load each average from a checkpoint; one that has no file there stays as it is, with a warning."""
+        """Load each average from a checkpoint. Warns of one without a file there, and of files of no average here."""
         for name, average in self._by_name.items():
             path = _file_of(folder, name)
             if path.is_file():
                 average.load_state_dict(read_state(path))
             else:
                 warnings.warn(f"{folder} has no {path.name}: the average {name!r} stays as it is", stacklevel=4)
+        files = sorted(folder.glob(_file_of(Path(), "*").name))
+        others = [repr(name) for path in files if (name := path.stem.removeprefix("average_")) not in self._by_name]
+        if others:
+            kept = f"the average {others[0]}" if len(others) == 1 else f"the averages {', '.join(others)}"
+            warnings.warn(
+                f"{folder} holds {kept}, which nobody has registered: what shall go on from there must be registered "
+                "before the load (`register_average`, or `AppliedStepCallback(ema=...)`)",
+                stacklevel=4,
+            )
 
 
 @contextmanager

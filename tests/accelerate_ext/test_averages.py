@@ -69,11 +69,17 @@ def test_a_checkpoint_without_the_average_loads_with_a_warning(loop, tmp_path):
     assert mean.t_last == 0
 
 
-def test_an_average_that_is_not_registered_any_more_is_no_hindrance(loop, tmp_path):
+def test_averages_that_nobody_has_registered_are_no_hindrance_and_are_named(loop, tmp_path):
     record = loop(batches=1).run()
-    record.accelerator.register_average(Mean(record.model))
+    for name in ("ema", "fast", "slow"):
+        record.accelerator.register_average(Mean(record.model), name)
     record.accelerator.save_state(str(tmp_path))
     other, _ = loop().prepare()
+    other.accelerator.register_average(Mean(other.model), "fast")
+    with pytest.warns(UserWarning, match=r"holds the averages 'ema', 'slow', which nobody has registered"):
+        other.accelerator.load_state(str(tmp_path))
+    other.accelerator.register_average(Mean(other.model), "ema")
+    other.accelerator.register_average(Mean(other.model), "slow")
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         other.accelerator.load_state(str(tmp_path))
