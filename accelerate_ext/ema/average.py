@@ -40,7 +40,8 @@ class Average(Evaluation):
 
     Args (of both):
         model: a module, or its parameters, with or without names. Trainable parameters are averaged, tied ones once;
-            frozen ones are not, unless include_frozen.
+            frozen ones are not, unless include_frozen. Files that are written of a module hold frozen parameters and
+            buffers as well; of an adapter, such as LoRA, give only the named parameters that are trained.
         dtype: of the averages; None for the parameters' own, but float32 where those have 16 bits, since an average
             kept in 16 bits does not move.
         device: of the averages, "cpu" to keep them off the accelerator; None for where the parameters are.

@@ -486,6 +486,21 @@ def test_lent_weights_are_not_written(tmp_path):
         ema.snapshot(tmp_path)
 
 
+def test_of_an_adapter_only_its_own_parameters_are_written_where_these_are_given(tmp_path):
+    model = Net().requires_grad_(False)
+    model.head.requires_grad_(True)
+    ema = PostHocEMA({name: p for name, p in model.named_parameters() if p.requires_grad})
+    for step in (1, 2):
+        with torch.no_grad():
+            model.head.weight.add_(1.0)
+        ema.update(step)
+    path = ema.snapshot(tmp_path)[0]
+    assert load_file(path).keys() == {"head.weight"}
+    with ema.averaged_weights():
+        assert torch.equal(model.head.weight, load_file(path)["head.weight"])
+    assert not model.load_state_dict(load_file(path), strict=False).unexpected_keys
+
+
 def test_buffers_that_no_safetensors_file_can_hold_are_named(tmp_path):
     model = nn.Linear(2, 1)
     for name in ("turns", "waves"):
