@@ -16,7 +16,7 @@ from .arguments import check_switches, limit
 from .attempts import Attempts
 from .averages import Average, Averages
 from .deepspeed import count_engine_step, engine_of
-from .nonfinite import guard_for, said_without_scaler
+from .nonfinite import guard_for, warning_without_scaler
 from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
 from .saving import CountsInCheckpoints, finish_saving, save_whole
 from .streak import MAX_CONSECUTIVE_SKIPS
@@ -241,7 +241,7 @@ class Accelerator(accelerate.Accelerator):
         self._attempts = Attempts(self._prepared_optimizers, max_consecutive_skips)
         if skip_nonfinite:
             self._attempts.guard = guard_for(self)
-        self._attempts.said_without_scaler = said_without_scaler(self)
+        self._attempts.warning_without_scaler = warning_without_scaler(self)
         self._counts_in_checkpoints = CountsInCheckpoints(self, self._attempts)
         self._count_new_optimizers()
 

@@ -38,7 +38,7 @@ class Attempts:
         self.optimizers = optimizers
         self.max_consecutive_skips = max_consecutive_skips
         self.guard: NonFiniteGuard | None = None
-        self.said_without_scaler: str | None = None  # once, at the first step that no scaler decides about
+        self.warning_without_scaler: str | None = None  # once, at the first step that no scaler decides about
         self.passes = BackwardPasses()
         self.scaler_turn = ScalerTurn()
         self.tally = Tally()
@@ -145,8 +145,8 @@ class Attempts:
 
     def warn_without_scaler(self) -> None:
         """Called before a step that no scaler decides about. At most one warning, if there is something to say."""
-        if self.said_without_scaler is not None:
-            text, self.said_without_scaler = self.said_without_scaler, None
+        if self.warning_without_scaler is not None:
+            text, self.warning_without_scaler = self.warning_without_scaler, None
             warnings.warn(text, stacklevel=4)
 
     def to_unscale(self) -> list[CountedOptimizer]:
@@ -221,13 +221,13 @@ class Attempts:
 
     def __getstate__(self) -> dict[str, Any]:
         """For a pickle: the counts. What is under way, and whatever is known by the identity of an object, is not."""
-        names = ("optimizers", "max_consecutive_skips", "guard", "said_without_scaler")
+        names = ("optimizers", "max_consecutive_skips", "guard", "warning_without_scaler")
         return {name: getattr(self, name) for name in names} | {"counts": self.state_dict()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["optimizers"], state["max_consecutive_skips"])  # type: ignore[misc]
         self.guard = state["guard"]
-        self.said_without_scaler = state["said_without_scaler"]
+        self.warning_without_scaler = state["warning_without_scaler"]
         self.tally.read().load_state_dict(state["counts"])
 
     def _roll(self) -> None:

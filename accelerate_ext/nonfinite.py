@@ -54,7 +54,7 @@ def _largest_over_ranks(found_inf: torch.Tensor) -> torch.Tensor:
 _ENGINES = (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 
-def said_without_scaler(accelerator: accelerate.Accelerator) -> str | None:
+def warning_without_scaler(accelerator: accelerate.Accelerator) -> str | None:
     """What to say once updates are made without a GradScaler although fp16 was asked for; None where it was not.
 
     An engine keeps a loss scale of its own. Accelerate makes no scaler on a CPU, and tells nobody.

@@ -96,7 +96,7 @@ def test_skip_nonfinite_skips_so_there_is_nothing_to_say():
 def test_an_engine_has_a_scale_of_its_own(kind):
     accelerator = accelerate.Accelerator(cpu=True, **FP16)
     accelerator.state.distributed_type = kind
-    assert attach(accelerator)._attempts.said_without_scaler is None
+    assert attach(accelerator)._attempts.warning_without_scaler is None
 
 
 def test_a_pickle_that_has_not_said_it_yet_says_it():
