@@ -1,20 +1,98 @@
-"""Averages in real training: a GradScaler that skips updates, Accelerate's checkpoints, the Trainer."""
+"""Averages of `accelerate_ext.ema` in a loop whose GradScaler skips updates, in checkpoints, and in a Trainer."""
+
+from __future__ import annotations
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState, GradientState, PartialState
-from torch import nn
 
 import accelerate_ext
 from accelerate_ext.ema import EMA, PostHocEMA, list_snapshots
+from benchmarks.device_reads import DeviceReads
+
+INFINITE = (0, 3, 4, 9)
 
 
-@pytest.fixture(autouse=True)
-def _own_accelerate_state():
-    yield
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    PartialState._reset_state()
+def make_ema(model):
+    return EMA(model, decay=0.9)
+
+
+def make_post_hoc(model):
+    return PostHocEMA(model, (0.05, 0.10))
+
+
+def averages_of(ema):
+    return ema.state_dict()["averages"]
+
+
+def assert_same(one, other):
+    for left, right in zip(averages_of(one), averages_of(other), strict=True):
+        assert left.keys() == right.keys()
+        assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+@pytest.fixture(params=[make_ema, make_post_hoc], ids=["EMA", "PostHocEMA"])
+def start(request, loop):
+    """A training with an average that is told the applied step after every batch."""
+
+    def start_training(**options):
+        training = loop(accumulation=2, batches=22, infinite=INFINITE, **options)
+        record, loader = training.prepare()
+        ema = request.param(record.model)
+        record.accelerator.register_average(ema)
+        return training, record, list(loader), ema
+
+    return start_training
+
+
+def train(training, record, batches, ema):
+    accelerator = record.accelerator
+    for batch in batches:
+        with accelerator.attempt(record.model) as update:
+            training.micro_batch(record, batch, accelerator.attempted_step)
+        if update.applied:
+            ema.update(accelerator.applied_step)
+
+
+def test_stopping_and_going_on_equals_never_having_stopped(start, tmp_path):
+    training, record, batches, whole = start()
+    train(training, record, batches, whole)
+    training, record, batches, first = start()
+    train(training, record, batches[:10], first)
+    record.accelerator.save_state(str(tmp_path))
+    training, record, batches, second = start()
+    record.accelerator.load_state(str(tmp_path))
+    assert second.step == record.accelerator.applied_step == 2
+    train(training, record, batches[10:], second)
+    assert second.step == whole.step == 7
+    assert_same(second, whole)
+
+
+def test_being_told_after_every_batch_is_the_same_as_after_applied_updates(start):
+    training, record, batches, guarded = start()
+    train(training, record, batches, guarded)
+    training, record, batches, told = start()
+    for batch in batches:
+        with record.accelerator.accumulate(record.model):
+            training.micro_batch(record, batch, record.accelerator.attempted_step)
+        told.update(record.accelerator.applied_step)
+    assert_same(guarded, told)
+
+
+def test_the_tensor_of_applied_steps_tells_it_without_reading(start):
+    training, record, batches, guarded = start(optimizer="adamw fused")
+    train(training, record, batches, guarded)
+    training, record, batches, told = start(optimizer="adamw fused")
+    reads = DeviceReads()
+    for batch in batches:
+        with record.accelerator.accumulate(record.model):
+            training.micro_batch(record, batch, record.accelerator.attempted_step)
+        with reads:
+            told.update(record.accelerator.applied_step_tensor)
+    assert reads.count == 0
+    assert told.step == guarded.step
+    for left, right in zip(averages_of(guarded), averages_of(told), strict=True):
+        for name, average in left.items():
+            torch.testing.assert_close(right[name], average, rtol=1e-6, atol=1e-7)
 
 
 class Run:
@@ -25,28 +103,18 @@ class Run:
         self.accelerator = accelerate_ext.Accelerator(cpu=True)
         self.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=10**6)
         self.accelerator.native_amp = True
-        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
         self.model, self.optimizer = self.accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=0.05))
         self.ema = make(self.model)
         self.accelerator.register_average(self.ema)
 
-    def attempt(self, data, is_overflow=False, as_tensor=False):
+    def attempt(self, data, is_overflow=False):
         inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(data))
         loss = self.model(inputs).square().mean() * (float("inf") if is_overflow else 1.0)
         self.accelerator.backward(loss)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        step = self.accelerator.applied_step_tensor if as_tensor else self.accelerator.applied_step
-        self.ema.update(step)
-
-    def averages(self):
-        widths = getattr(self.ema, "sigma_rel", (None,))
-        return [{name: a.clone() for name, a in self.ema.averages(width).items()} for width in widths]
-
-
-def assert_same(one, other):
-    for left, right in zip(one, other, strict=True):
-        assert [name for name in left if not torch.equal(left[name], right[name])] == []
+        self.ema.update(self.accelerator.applied_step)
 
 
 @pytest.mark.parametrize("overflows", [{0, 1}, {3}, {2, 5, 8, 11}, {5, 6, 7, 8}, {14}])
@@ -62,18 +130,7 @@ def test_skipped_updates_leave_exactly_the_average_of_a_run_without_them(make, o
             data += 1
     assert with_skips.accelerator.skipped_steps == len(overflows)
     assert with_skips.ema.step == 15 - len(overflows)
-    assert_same(with_skips.averages(), without.averages())
-
-
-def test_the_applied_step_as_a_tensor_gives_the_same(tmp_path):
-    by_number, by_tensor = Run(), Run()
-    for attempt in range(12):
-        by_number.attempt(attempt, attempt in (4, 5))
-        by_tensor.attempt(attempt, attempt in (4, 5), as_tensor=True)
-    for left, right in zip(by_number.averages(), by_tensor.averages(), strict=True):
-        for name, average in left.items():
-            torch.testing.assert_close(right[name], average, rtol=1e-6, atol=1e-7)
-    assert by_tensor.ema.step == 10
+    assert_same(with_skips.ema, without.ema)
 
 
 def test_a_checkpoint_of_accelerate_carries_the_averages_and_their_run_goes_on_exactly(tmp_path):
@@ -90,7 +147,7 @@ def test_a_checkpoint_of_accelerate_carries_the_averages_and_their_run_goes_on_e
     assert resumed.ema.step == resumed.accelerator.applied_step == 9
     for attempt in range(10, 20):
         resumed.attempt(attempt, attempt == 12)
-    assert_same(straight.averages(), resumed.averages())
+    assert_same(straight.ema, resumed.ema)
     resumed.ema.snapshot(tmp_path / "snapshots")
     assert sorted({snapshot.t for snapshot in list_snapshots(tmp_path / "snapshots")}) == [9, 18]
     assert len(list((tmp_path / "snapshots" / "set-aside").rglob("*.safetensors"))) == 2
@@ -109,8 +166,6 @@ def test_the_trainer_keeps_averages_by_a_callback(tmp_path):
     callback = accelerate_ext.AppliedStepCallback(ema=ema)
     transformers.Trainer(model, arguments, train_dataset=data, callbacks=[callback]).train()
     assert ema.step == 6
-    last = [{name: a.clone() for name, a in ema.averages(width).items()} for width in ema.sigma_rel]
-
     torch.manual_seed(0)
     again = transformers.GPT2LMHeadModel(config)
     resumed = PostHocEMA(again)
@@ -118,4 +173,4 @@ def test_the_trainer_keeps_averages_by_a_callback(tmp_path):
     trainer = transformers.Trainer(again, arguments, train_dataset=data, callbacks=[callback])
     trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert (resumed.step, resumed.run) == (6, "trainer")
-    assert_same(last, [resumed.averages(width) for width in resumed.sigma_rel])
+    assert_same(resumed, ema)
