@@ -162,10 +162,16 @@ class Accelerator(accelerate.Accelerator):
         self._attempts.unscale(wanted, super().unscale_gradients, self.sync_gradients)
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
-        """As in Accelerate; unscales only the optimizers that hold these parameters."""
+        """As in Accelerate; unscales only the optimizers that hold these parameters, and they skip together.
+
+        A norm over the gradients of several optimizers goes into all of them: one that is not finite would leave NaN
+        in the weights of the others, whose own gradients were found finite before.
+        """
         parameters = parameters if isinstance(parameters, torch.Tensor) else list(parameters)
         with self._attempts.unscaling_owners_of(parameters):
-            return super().clip_grad_norm_(parameters, max_norm, norm_type)
+            norm = super().clip_grad_norm_(parameters, max_norm, norm_type)
+            self._attempts.skip_clipped_together()
+        return norm
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
         """As in Accelerate; unscales only the optimizers that hold these parameters."""

@@ -12,7 +12,7 @@ from accelerate.optimizer import AcceleratedOptimizer
 
 from .backward import BackwardPasses
 from .errors import SkippedUpdatesError
-from .scaling import ScalerTurn, copy_of_scale, holds_gradients, owns_any
+from .scaling import ScalerTurn, copy_of_scale, holds_gradients, owns_any, share_found_inf
 from .streak import UnseenSteps, too_many_skips
 from .tally import Tally
 from .update import Update, Verdict, sent
@@ -167,6 +167,12 @@ class Attempts:
             yield
         finally:
             self._to_clip.clear()
+
+    def skip_clipped_together(self) -> None:
+        """Let optimizers that were clipped by one norm skip together: a norm that is not finite spoils them all."""
+        scaler = self._to_clip[0].scaler_in_use if len(self._to_clip) > 1 else None
+        if scaler is not None:
+            share_found_inf(scaler, [optimizer.optimizer for optimizer in self._to_clip])
 
     def unscale(self, optimizers: Sequence[Any], unscale: Callable[[list[Any]], None], is_boundary: bool) -> None:
         """Unscale gradients, or look for non-finite ones, unless that was done since the last backward pass."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -116,6 +117,17 @@ def _has_checked(scaler: GradScaler) -> bool:
     if not scaler.is_enabled():
         return False
     return any(state["found_inf_per_device"] for state in scaler._per_optimizer_states.values())
+
+
+def share_found_inf(scaler: GradScaler, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Let unscaled optimizers skip where one of them does. No synchronisation where all are on one device."""
+    states = [scaler._per_optimizer_states[id(optimizer)] for optimizer in optimizers]
+    flags = [flag for state in states for flag in state["found_inf_per_device"].values()]
+    if len(flags) < 2:
+        return
+    found = torch.stack([flag.to(flags[0].device, non_blocking=True) for flag in flags]).amax(dim=0)
+    for flag in flags:
+        flag.copy_(found, non_blocking=True)
 
 
 def copy_of_scale(scaler: GradScaler) -> torch.Tensor | None:

@@ -51,7 +51,5 @@ def main(root: str) -> int:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
-        sys.exit(
-            "give the folder of scripts to measure: python -m benchmarks.rewrite_speed CHECKOUT/examples"
-        )
+        sys.exit("give the folder of scripts to measure: python -m benchmarks.rewrite_speed CHECKOUT/examples")
     sys.exit(main(sys.argv[1]))

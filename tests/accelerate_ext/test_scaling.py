@@ -398,3 +398,20 @@ def test_a_copy_of_the_scale_stays_as_it_was():
     kept = copy_of_scale(scaler)
     scaler.update(8.0)
     assert (kept.item(), scaler.get_scale()) == (16.0, 8.0)
+
+
+@pytest.mark.parametrize("value", [INF, float("nan")])
+@pytest.mark.parametrize("bad", [0, 1])
+def test_optimizers_that_are_clipped_by_one_norm_skip_together(pair, bad, value):
+    """The norm is not finite and goes into all gradients: the other weights would become NaN, or move by decay alone."""
+    accelerator, first, second, one, two = pair(mixed_precision="fp16")
+    factors = [2.0, 2.0]
+    factors[bad] = value
+    with accelerator.attempt(first, second) as update:
+        accelerator.backward(first(ONE).sum() * factors[0] + second(ONE).sum() * factors[1])
+        accelerator.clip_grad_norm_([first.weight, second.weight], 1.0)
+        one.step()
+        two.step()
+    assert update.skipped
+    assert (one.step_was_skipped, two.step_was_skipped) == (True, True)
+    assert first.weight.item() == second.weight.item() == 0.0

@@ -92,14 +92,15 @@ def _gate(work: Work, block: Block) -> None:
 def _tail_and_window(work: Work, block: Block, flag: Flag) -> tuple[Tail, Window]:
     """What is gated with a block, and the window state in it.
 
-    Sums over several updates go back to what they were only where an update was skipped. Where the block's own test is
-    that of the step, the flag is old wherever it does not hold, so the gate goes no further than that test.
+    Where the test of a block is that of the step, the flag is old wherever it does not hold. Sums over several
+    updates must not go back there, and what logs at every micro-batch goes on, so the gate ends with that test.
     """
     tail = read_tail(work, block)
     window = work.window(tail.statements, block.node)
     if (window.kept or window.lines) and tail.is_rest and work.attempted(block.state, flag):
         tail = replace(tail, is_rest=False)  # what lies between attempts must not run what a skipped one needs
-    if window.kept and block.test is not None and work.flags.find(block.node, block.state, None, None) != flag:
+    is_narrow = window.kept or any(work.traits.logs_or_saves(node) for node in tail.statements)
+    if is_narrow and block.test is not None and work.flags.find(block.node, block.state, None, None) != flag:
         tail = Tail([block.statements], is_rest=False, is_test_of_step=True)
         window = work.window(tail.statements, block.node)
     return tail, window

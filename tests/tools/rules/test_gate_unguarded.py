@@ -157,3 +157,10 @@ def test_sums_go_back_only_in_iterations_that_attempt_an_update(make_loop, end):
         f"if not {SKIPPED} and (step + 1) % 4 == 0:\n    global_step += 1\n{log}    applied_window = window + 0\n"
         "elif (step + 1) % 4 == 0:\n    window = applied_window + 0\n"
     )
+
+
+def test_a_log_at_every_micro_batch_behind_the_test_of_the_step_goes_on(make_loop):
+    loop = make_loop(accumulation="", step=BY_MODULO)
+    log = "accelerator.log({'loss': 1.0}, step=global_step)\n"
+    count = "if (step + 1) % 4 == 0:\n    global_step += 1\n"
+    assert loop.becomes(count + log, f"if not {SKIPPED} and {count.removeprefix('if ')}{log}")
