@@ -1,15 +1,30 @@
-"""Tests on a counter with more than one arm: which of them can be gated without a change to what the others mean."""
+"""Tests on a counter: which arm fires at single values, and can it be gated without a change to what others mean."""
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 
 from ..loop.bindings import bound_by
 from ..loop.lifetimes import left_unbound
+from ..loop.objects import Identity
 from ..loop.obstacles import Refusal
 from ..loop.tree import within
 from ..work import Work
-from .exits import is_exit
+from .exits import is_exit, lets_single_values_past
+
+
+def firing_arm(work: Work, node: ast.If, test: ast.expr, counters: Iterable[Identity]) -> list[ast.stmt]:
+    """The arm of an `if` that runs at single values of a counter; empty where none does. `test` is what it asks."""
+    read = work.names_of(work.script.places[node].scope, counters, test)
+    if any(work.traits.steps(inner) or work.traits.must_run(inner) for inner in within([*node.body, *node.orelse])):
+        return []  # lets the step through, or clears the gradients: that is due whether the update is applied or not
+    lets_past = lets_single_values_past(work, test, read)
+    if is_exit(node.body):  # one at single values leaves where the counter has brought it before
+        return node.body if lets_past else []
+    if node.orelse and lets_past:
+        return [] if is_exit(node.orelse) else node.orelse
+    return node.body if work.traits.trigger(test, read) else []
 
 
 def obstacle(work: Work, node: ast.If, arm: list[ast.stmt]) -> Refusal | None:

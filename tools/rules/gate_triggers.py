@@ -1,7 +1,7 @@
 """Tests on single values of a counter no longer fire again while the counter stands still.
 
-What: `if global_step % N == 0:` (or `== N`, `in (...)`) behind the step and outside the gated block, what follows
-`if global_step % N != 0: continue`, and lines that log or save under the counter.
+What: `if global_step % N == 0:` (or `== N`, `in (...)`, or a name that holds the answer) behind the step and outside
+the gated block, what follows `if global_step % N != 0: continue`, and lines that log or save under the counter.
 
 Why: after a skipped update the counter keeps its value, so validation runs twice and a checkpoint is written twice.
 
@@ -31,12 +31,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
 
 from ..loop.flag import Flag
 from ..loop.leaving import left_by
 from ..loop.names import last
-from ..loop.objects import Identity
 from ..loop.obstacles import Refusal
 from ..loop.paths import State
 from ..loop.tree import within
@@ -44,8 +42,9 @@ from ..loop.window import Window
 from ..source import Edit
 from ..work import Work
 from . import kept_sums, reset_window
-from .arms import obstacle
-from .exits import ends_the_loop, is_exit, lets_single_values_past
+from .answers import Answers
+from .arms import firing_arm, obstacle
+from .exits import ends_the_loop, is_exit
 from .gates import gate_run
 from .logs import find_flag, gate_log, is_log
 
@@ -59,7 +58,9 @@ def gate_triggers(work: Work) -> None:
     closed, logs = work.closed(), []
     gated = set(closed)
     words = sorted({rf"{re.escape(last(item.key))}\b" for item in counters})
-    for node in work.script.statements_with(*map(re.compile, words)):
+    nodes = work.script.statements_with(*map(re.compile, words))
+    answers = Answers(work, counters, nodes)
+    for node in dict.fromkeys([*nodes, *answers.readers()]):
         if (
             id(node) in gated
             or node not in work.flow.before
@@ -67,25 +68,14 @@ def gate_triggers(work: Work) -> None:
         ):
             continue
         if isinstance(node, ast.If):
-            if not work.flow.tests[node].is_flagged and (arm := _firing_arm(work, node, counters)):
+            if not work.flow.tests[node].is_flagged and (
+                arm := firing_arm(work, node, answers.spelled_out(node), counters)
+            ):
                 _trigger(work, node, arm, gated)
         elif is_log(work, node):
             logs.append(node)
     for node in logs:
         gate_log(work, node, counters, work.gated() | gated - closed)
-
-
-def _firing_arm(work: Work, node: ast.If, counters: Iterable[Identity]) -> list[ast.stmt]:
-    """The arm of an `if` that runs at single values of a counter; empty where none does."""
-    read = work.names_of(work.script.places[node].scope, counters, node.test)
-    if any(work.traits.steps(inner) or work.traits.must_run(inner) for inner in within([*node.body, *node.orelse])):
-        return []  # lets the step through, or clears the gradients: that is due whether the update is applied or not
-    lets_past = lets_single_values_past(work, node.test, read)
-    if is_exit(node.body):  # one at single values leaves where the counter has brought it before
-        return node.body if lets_past else []
-    if node.orelse and lets_past:
-        return [] if is_exit(node.orelse) else node.orelse
-    return node.body if work.traits.trigger(node.test, read) else []
 
 
 def _trigger(work: Work, node: ast.If, arm: list[ast.stmt], gated: set[int]) -> None:
