@@ -37,6 +37,7 @@ from ..loop.leaving import left_by
 from ..loop.names import last
 from ..loop.obstacles import Refusal
 from ..loop.paths import State
+from ..loop.scope import Scope
 from ..loop.tree import within
 from ..loop.window import Window
 from ..source import Edit
@@ -64,7 +65,7 @@ def gate_triggers(work: Work) -> None:
         if (
             id(node) in gated
             or node not in work.flow.before
-            or work.script.places[node].scope not in work.flow.stepping
+            or not _is_open(work, work.script.places[node].scope, closed)
         ):
             continue
         if isinstance(node, ast.If):
@@ -76,6 +77,14 @@ def gate_triggers(work: Work) -> None:
             logs.append(node)
     for node in logs:
         gate_log(work, node, counters, work.gated() | gated - closed)
+
+
+def _is_open(work: Work, scope: Scope, closed: set[int]) -> bool:
+    """Whether a function attempts updates, or is called behind an attempt where nothing is gated."""
+    if scope in work.flow.stepping:
+        return True
+    calls = work.script.calls(scope)
+    return bool(calls) and not any(id(node) in closed for node, _ in calls)
 
 
 def _trigger(work: Work, node: ast.If, arm: list[ast.stmt], gated: set[int]) -> None:
