@@ -20,6 +20,7 @@ from .nonfinite import guard_for, warning_without_scaler
 from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
 from .saving import CountsInCheckpoints, finish_saving, save_whole
 from .streak import MAX_CONSECUTIVE_SKIPS
+from .unscaling import Unscaling
 from .update import Update
 from .window import Window
 
@@ -47,6 +48,7 @@ class Accelerator(accelerate.Accelerator):
 
     _counts_for: type[accelerate.Accelerator] = accelerate.Accelerator
     _attempts: Attempts
+    _unscaling: Unscaling
 
     def __init__(
         self,
@@ -156,10 +158,10 @@ class Accelerator(accelerate.Accelerator):
     ) -> None:
         """As in Accelerate, but once an optimizer and attempt, and without optimizers that have no gradients."""
         if optimizer is None:
-            wanted: list[Any] = list(self._attempts.to_unscale())
+            wanted: list[Any] = list(self._unscaling.wanted())
         else:
             wanted = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-        self._attempts.unscale(wanted, super().unscale_gradients, self.sync_gradients)
+        self._unscaling.unscale(wanted, super().unscale_gradients, self.sync_gradients)
 
     def clip_grad_norm_(self, parameters: Any, max_norm: float, norm_type: float = 2) -> Any:
         """As in Accelerate; unscales only the optimizers that hold these parameters, and they skip together.
@@ -168,15 +170,15 @@ class Accelerator(accelerate.Accelerator):
         in the weights of the others, whose own gradients were found finite before.
         """
         parameters = parameters if isinstance(parameters, torch.Tensor) else list(parameters)
-        with self._attempts.unscaling_owners_of(parameters):
+        with self._unscaling.of_owners(parameters):
             norm = super().clip_grad_norm_(parameters, max_norm, norm_type)
-            self._attempts.skip_clipped_together()
+            self._unscaling.skip_together()
         return norm
 
     def clip_grad_value_(self, parameters: Any, clip_value: float) -> None:
         """As in Accelerate; unscales only the optimizers that hold these parameters."""
         parameters = parameters if isinstance(parameters, torch.Tensor) else list(parameters)
-        with self._attempts.unscaling_owners_of(parameters):
+        with self._unscaling.of_owners(parameters):
             super().clip_grad_value_(parameters, clip_value)
 
     # Checkpoints and ranks
@@ -248,6 +250,7 @@ class Accelerator(accelerate.Accelerator):
         if skip_nonfinite:
             self._attempts.guard = guard_for(self)
         self._attempts.warning_without_scaler = warning_without_scaler(self)
+        self._unscaling = Unscaling(self._attempts)
         self._counts_in_checkpoints = CountsInCheckpoints(self, self._attempts)
         self._count_new_optimizers()
 
@@ -258,7 +261,7 @@ class Accelerator(accelerate.Accelerator):
         for optimizer in self._optimizers:
             if isinstance(optimizer, CountedOptimizer):
                 stop_counting_steps_of(optimizer)
-        del self._attempts, self._counts_in_checkpoints, self._is_preparing
+        del self._attempts, self._unscaling, self._counts_in_checkpoints, self._is_preparing
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A pickle counts for itself, from where it was; its optimizers have lost their tie on the way."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from accelerate.optimizer import AcceleratedOptimizer
 
 from .backward import BackwardPasses
 from .errors import SkippedUpdatesError
-from .scaling import ScalerTurn, copy_of_scale, holds_gradients, owns_any, share_found_inf
+from .scaling import ScalerTurn, copy_of_scale, holds_gradients, owns_any
 from .streak import UnseenSteps, too_many_skips
 from .tally import Tally
 from .update import Update, Verdict, sent
@@ -48,7 +46,6 @@ class Attempts:
         self._models: tuple[torch.nn.Module, ...] = ()
         self._pass_at_last_step = 0
         self._pass_at_end = 0  # a later backward pass, outside of windows, begins the next attempt
-        self._to_clip: list[CountedOptimizer] = []
         self._scale_before_skips: torch.Tensor | float | None = None
 
     @property
@@ -59,18 +56,22 @@ class Attempts:
 
     @property
     def attempted(self) -> int:
+        """How many there were, the current one included. Never synchronises."""
         return self.tally.attempted + self.update.attempted
 
     @property
     def applied(self) -> int:
+        """How many were applied. Fetches what is still on the device, as the next two do."""
         return self.tally.read().applied + self.update.applied
 
     @property
     def skipped(self) -> int:
+        """How many were skipped."""
         return self.tally.read().skipped + self.update.skipped
 
     @property
     def skipped_in_a_row(self) -> int:
+        """How many were skipped since the last one that was applied."""
         in_a_row = self.tally.read().skipped_in_a_row
         if not self.update.attempted:
             return in_a_row
@@ -88,6 +89,7 @@ class Attempts:
         return count
 
     def open_window(self, models: tuple[torch.nn.Module, ...]) -> Update:
+        """A window begins, or one inside of it. Returns the update that its steps belong to."""
         if self._depth == 0:
             self._next()
             self._models = models
@@ -95,6 +97,10 @@ class Attempts:
         return self._update
 
     def close_window(self, is_boundary: bool) -> None:
+        """A window ends; with the outermost one, if its gradients were complete, an attempt.
+
+        Raises: SkippedUpdatesError if too many attempts in a row were skipped.
+        """
         self._depth -= 1
         if self._depth:
             return
@@ -116,6 +122,7 @@ class Attempts:
             self._pass_at_last_step = self._pass_at_end = self.passes.count
 
     def before_backward(self) -> None:
+        """`Accelerator.backward` was called."""
         self.passes.report()
         if not self._depth and self.scaler_turn.is_update_due:
             self.scaler_turn.update()
@@ -149,48 +156,6 @@ class Attempts:
             text, self.warning_without_scaler = self.warning_without_scaler, None
             warnings.warn(text, stacklevel=4)
 
-    def to_unscale(self) -> list[CountedOptimizer]:
-        """The optimizers whose gradients may be unscaled now, when nobody says which."""
-        optimizers = self._to_clip if self._to_clip else list(self.optimizers())
-        return [optimizer for optimizer in optimizers if len(optimizers) == 1 or holds_gradients(optimizer)]
-
-    @contextmanager
-    def unscaling_owners_of(self, parameters: torch.Tensor | list[torch.Tensor]) -> Iterator[None]:
-        """While it lasts, only the optimizers that hold these parameters are unscaled."""
-        optimizers = self.optimizers()
-        if len(optimizers) > 1:
-            wanted = {
-                id(parameter) for parameter in ([parameters] if isinstance(parameters, torch.Tensor) else parameters)
-            }
-            self._to_clip = [optimizer for optimizer in optimizers if owns_any(optimizer, wanted)]
-        try:
-            yield
-        finally:
-            self._to_clip.clear()
-
-    def skip_clipped_together(self) -> None:
-        """Let optimizers that were clipped by one norm skip together: a norm that is not finite spoils them all."""
-        scaler = self._to_clip[0].scaler_in_use if len(self._to_clip) > 1 else None
-        if scaler is not None:
-            share_found_inf(scaler, [optimizer.optimizer for optimizer in self._to_clip])
-
-    def unscale(self, optimizers: Sequence[Any], unscale: Callable[[list[Any]], None], is_boundary: bool) -> None:
-        """Unscale gradients, or look for non-finite ones, unless that was done since the last backward pass."""
-        for given in optimizers:
-            optimizer = next((own for own in self.optimizers() if given is own.optimizer), given)
-            inner = optimizer.optimizer if isinstance(optimizer, AcceleratedOptimizer) else optimizer
-            if self.scaler_turn.is_unscaled(inner, self.passes.count):
-                continue
-            scaler = getattr(optimizer, "scaler_in_use", None)
-            if scaler is None or scaler is not self.guard:
-                unscale([optimizer])
-            elif is_boundary:
-                self.guard.unscale_(inner)
-            else:
-                continue
-            if scaler is not None:
-                self.scaler_turn.was_unscaled(scaler, inner, self.passes.count)
-
     def settle(self) -> None:
         """Before a checkpoint: an optimizer without gradients makes no attempt, whatever a helper does with it."""
         was_left_unused = self._update.attempted and not self._update.has_steps
@@ -218,6 +183,7 @@ class Attempts:
         return counts
 
     def state_dict(self) -> dict[str, int]:
+        """The counts, in the form of a ledger's state."""
         return {
             "attempted": self.attempted,
             "applied": self.applied,

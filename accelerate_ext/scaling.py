@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.amp import GradScaler
 
-from .update import Verdict
+from .update import Verdict, sent
 
 
 class StepProbe:
@@ -125,9 +125,9 @@ def share_found_inf(scaler: GradScaler, optimizers: Sequence[torch.optim.Optimiz
     flags = [flag for state in states for flag in state["found_inf_per_device"].values()]
     if len(flags) < 2:
         return
-    found = torch.stack([flag.to(flags[0].device, non_blocking=True) for flag in flags]).amax(dim=0)
+    found = torch.stack([sent(flag, flags[0].device) for flag in flags]).amax(dim=0)
     for flag in flags:
-        flag.copy_(found, non_blocking=True)
+        flag.copy_(sent(found, flag.device))
 
 
 def copy_of_scale(scaler: GradScaler) -> torch.Tensor | None:
