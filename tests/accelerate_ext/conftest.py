@@ -195,3 +195,19 @@ def scaled() -> Callable[..., Any]:
 @pytest.fixture
 def plain_class() -> type:
     return accelerate.Accelerator
+
+
+@pytest.fixture(params=["sgd", "sgd fused"])
+def pair(request, scaled, make):
+    """An Accelerator with two models and two optimizers: `pair(scale=..., mixed_precision=...)`."""
+
+    def make_pair(**options):
+        scaler = options.pop("scaler", {})
+        accelerator = scaled(options=options, **scaler)
+        models = [nn.Linear(1, 1, bias=False) for _ in range(2)]
+        for model in models:
+            nn.init.zeros_(model.weight)
+        optimizers = [make(request.param, model.parameters(), lr=1.0) for model in models]
+        return accelerator, *accelerator.prepare(*models, *optimizers)
+
+    return make_pair
