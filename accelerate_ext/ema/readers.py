@@ -1,7 +1,8 @@
 """Reading tensors piece by piece from the kinds of file that weights are kept in.
 
 Every reader reads what it is asked for into a buffer of the caller, and holds no more than that in memory, however
-large the file. Nothing here unpickles objects: ``.pt`` files are read with ``weights_only=True``.
+large the file; of a ``.pt`` file at most one tensor, where its memory has another order. Nothing here unpickles
+objects: ``.pt`` files are read with ``weights_only=True``.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ class TorchReader:
         self.layout = object()  # unlike any other reader's
         self._mapped = _Mapped(path, self._tensors.values())
         self.names = tuple(self._tensors)
+        self._ordered: tuple[str, torch.Tensor] | None = None
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._tensors[name].shape)
@@ -45,16 +46,25 @@ class TorchReader:
         return self._tensors[name].dtype
 
     def read(self, name: str, start: int, stop: int, out: torch.Tensor) -> None:
-        piece = self._tensors[name].reshape(-1)[start:stop]
+        piece = self._flat(name)[start:stop]
         out.copy_(piece)
         self._mapped.was_read(piece.numel() * piece.element_size())
+
+    def _flat(self, name: str) -> torch.Tensor:
+        """A tensor as one row. One whose memory has another order, as channels last, is copied once for all pieces."""
+        tensor, ordered = self._tensors[name], self._ordered
+        if tensor.is_contiguous():
+            return tensor.view(-1)
+        if ordered is None or ordered[0] != name:
+            ordered = self._ordered = (name, tensor.reshape(-1))
+        return ordered[1]
 
     def follows(self, name: str, after: str) -> bool:
         return False
 
     def close(self) -> None:
         self._mapped.forget()
-        self._tensors = {}
+        self._tensors, self._ordered = {}, None
 
 
 def _load(path: Path) -> Any:
