@@ -37,7 +37,7 @@ CODES = {
     "flag-without-sync": "the flag is asked without the boundary and keeps its answer through the next micro-batches",
     "unclear-use": "the boundary flag goes into an expression whose meaning is not plain",
     "counted-in-test": "an expression moves the counter whenever it is read, whatever becomes of the update",
-    "unclear-count": "the counter grows by something that is no whole number; what it counts cannot be seen",
+    "unclear-count": "by how much a counter grows, or which objects of a list move it, cannot be seen",
     "unread-test": "a test asks for the boundary in a form that is not followed",
     "range-bound": "the counter is tied to the variable of a `range` loop and cannot stand still alone",
     "unclear-test": "the test mixes the boundary with something else in a way that cannot be split safely",

@@ -8,11 +8,12 @@ import re
 from ..source import Source
 from .bindings import Binding
 from .index import Index
-from .names import is_super, key
+from .names import is_super, key, last
 from .scope import Scope, annotated_class, argument_of, is_spread
 from .search import has_line
-from .tree import calls_of
+from .tree import assigned, calls_of, of_variable
 
+_GROWING = ("append", "extend", "insert", "remove", "pop")
 _DEPTH = 4  # names, attributes and parameters that are followed to an object
 
 
@@ -34,11 +35,14 @@ class Script(Index):
         return self.read(found) if found is not None else None
 
     def runs(self, scope: Scope, call: ast.Call) -> list[Scope]:
-        """Every function of this file that a call may run: the plain one, then those that heirs put in its place."""
-        if getattr(call.func, "attr", getattr(call.func, "id", "")) not in self._function_names:
-            return []  # before anything is looked up: most calls are of other files
+        """Every function of this file that a call may run: the plain one, then those that heirs put in its place.
+
+        Those of a list that a loop runs one after another all run.
+        """
+        if self._is_foreign(call.func):
+            return [self.read(item) for item in self.listed(scope, call) or ()]
         found = self._function(scope, call)
-        others = self._overrides(scope, call.func)
+        others = self._overrides(scope, call.func) if found is not None else self.listed(scope, call) or []
         if found is not None and found not in others:
             others[:0] = [] if others and found.does_nothing else [found]
         return [self.read(item) for item in others]
@@ -58,12 +62,17 @@ class Script(Index):
             found = [line for name in sought for line in self._search.lines_calling(name)]
             self._calling = sorted({*self._calling, *found, *self._search.lines_in_other_letters})
             self._sought_names |= sought
-        return has_line(self._calling, node.lineno, node.end_lineno or 0)
+        return has_line(self._calling, node.lineno, node.end_lineno or 0) or "__call__" in self._function_names
+
+    def _is_foreign(self, target: ast.expr) -> bool:
+        """Whether what is called has no name of a function of this file: most calls are of other files."""
+        word = getattr(target, "attr", getattr(target, "id", ""))
+        return word not in self._function_names and "__call__" not in self._function_names
 
     def _function(self, scope: Scope, call: ast.Call | ast.Attribute) -> Scope | None:
         target = call.func if type(call) is ast.Call else call
-        if getattr(target, "attr", getattr(target, "id", "")) not in self._function_names:
-            return None  # before the key is made: most calls are of other files
+        if self._is_foreign(target):
+            return None  # before the key is made
         if isinstance(target, ast.Attribute) and is_super(target.value):
             return _first(self.lineage(scope.owner)[1:], target.attr) if scope.owner is not None else None
         name = key(target)
@@ -73,13 +82,13 @@ class Script(Index):
         if owner:
             method = self._method(self._class_of(scope, owner) or self._class_named(scope, owner), word)
             others = self._overrides(scope, target) if method is None or method.does_nothing else []
-            return others[0] if len(others) == 1 else method
+            return others[0] if len(others) == 1 else method or self._method(self._class_of(scope, name), "__call__")
         for found in scope.enclosing():
             if name in found.functions:
                 return found.functions[name]
             if name in found.classes:
                 return self._method(found.classes[name], "__init__")
-        return None
+        return self._method(self._class_of(scope, name), "__call__")
 
     def _overrides(self, scope: Scope, target: ast.expr) -> list[Scope]:
         """The methods that classes put in the place of one which a method of their base calls on its own object."""
@@ -96,6 +105,42 @@ class Script(Index):
             classes = self.module.classes.values()
             self._inheriting[owner] = [item for item in classes if item is not owner and owner in self.lineage(item)]
         return self._inheriting[owner]
+
+    def listed(self, scope: Scope, call: ast.Call) -> list[Scope] | None:
+        """What a loop runs one after another, as by `for hook in hooks: hook()`; None where the file hides some."""
+        name, word = of_variable(call)
+        bound = scope.bindings.get(name, ())
+        if len(bound) != 1 or not isinstance(bound[0].statement, (ast.For, ast.AsyncFor)) or bound[0].value is None:
+            return None
+        items = self._items(scope, bound[0].value, _DEPTH) if isinstance(bound[0].statement.target, ast.Name) else None
+        found = [item if item.is_function else self._method(item, word) for item in items or ()]
+        return [item for item in found if item is not None] if found and None not in found else None
+
+    def _items(self, scope: Scope, value: ast.expr, depth: int) -> list[Scope] | None:
+        """The functions and the classes of the objects that a list holds; None where it does not show all of them."""
+        if isinstance(value, (ast.List, ast.Tuple)):
+            held = [self._item(scope, item, depth) for item in value.elts]
+            return None if None in held else [item for item in held if item is not None]
+        name = key(value) if depth else None
+        home = self.home(scope, name) if name is not None else scope
+        bound = home.bindings.get(name, ()) if name is not None else ()
+        if name is None or len(bound) != 1 or any(f"{last(name)}.{word}(" in self.source.text for word in _GROWING):
+            return None
+        if not bound[0].is_parameter:
+            there = self.places[bound[0].statement].scope
+            return self._items(there, bound[0].value, depth - 1) if bound[0].value is not None else None
+        calls = [(node, argument_of(home, call, name)) for node, call in self.calls(home)]
+        node, handed = calls[0] if len(calls) == 1 else (None, None)
+        return (
+            self._items(self.places[node].scope, handed, depth - 1)
+            if node is not None and handed is not None
+            else None
+        )
+
+    def _item(self, scope: Scope, value: ast.expr, depth: int) -> Scope | None:
+        name = key(value) or ""
+        found = next((outer.functions[name] for outer in scope.enclosing() if name in outer.functions), None)
+        return found or self._class_built(value, -1, scope, depth)
 
     def _method(self, owner: Scope | None, name: str) -> Scope | None:
         return _first(self.lineage(owner), name) if owner is not None else None
@@ -184,8 +229,13 @@ class Script(Index):
         return self._function(scope, call) is function or function in self._overrides(scope, call.func)
 
     def _names_of(self, function: Scope) -> list[str]:
-        """What a function is called by: a constructor also by its class and by those that inherit it."""
+        """What a function is called by: a constructor also by its class and its heirs, `__call__` by what is built."""
         owner = function.owner
+        if owner is not None and function.name == "__call__":
+            building = self.statements_with(re.compile(rf"{re.escape(owner.name)}\s*\("))
+            return [
+                last(name) for node in building for target, _ in assigned(node) if (name := key(target)) is not None
+            ]
         if function.name != "__init__" or owner is None:
             return [function.name]
         heirs = [item.name for item in self._heirs(owner)]

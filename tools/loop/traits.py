@@ -138,10 +138,20 @@ class Traits:
         return False
 
     def _calls_counting(self, node: ast.stmt) -> bool:
-        is_counting = any(self._function_counts(item.function) for item in may_reach(self.script, node))
-        return is_counting and not (isinstance(node, (ast.Expr, ast.Assign)) and self._asks_flag(node))
+        found = [item.function for item in may_reach(self.script, node)]
+        counting = [function for function in found if self.function_counts(function)]
+        if not counting or (isinstance(node, (ast.Expr, ast.Assign)) and self._asks_flag(node)):
+            return False
+        call, scope = call_of(node), self.script.places[node].scope
+        is_list = len(found) > len(counting) and call is not None and self.script.listed(scope, call) is not None
+        return not is_list or all(function in counting or self._only_tells(function) for function in found)
 
-    def _function_counts(self, function: Scope) -> bool:
+    def _only_tells(self, function: Scope) -> bool:
+        """Whether a function does nothing but to tell a person or a tracker something."""
+        nodes = [node for node in within(function.node.body) if not isinstance(node, (ast.If, ast.Pass))]
+        return all(self.shows(node) or isinstance(getattr(node, "value", None), ast.Constant) for node in nodes)
+
+    def function_counts(self, function: Scope) -> bool:
         """Whether a function counts shared state without asking for a boundary itself."""
         if function not in self._counting:
             self._counting[function] = False
@@ -175,7 +185,7 @@ class Traits:
             if name is not None and not names.counts_data(name):
                 found.append(name)
             for called in may_reach(self.script, node):
-                if self._function_counts(called.function):
+                if self.function_counts(called.function):
                     found += filter(None, map(called.outside, self.counters_in(called.function.node.body)))
         return list(dict.fromkeys(found))
 

@@ -118,6 +118,18 @@ def calls_of(node: ast.stmt) -> list[ast.Call]:
     return [item for item in expressions(node) if isinstance(item, ast.Call)]
 
 
+def of_variable(call: ast.Call) -> tuple[str, str]:
+    """The variable whose method a call runs, and the method: also by `getattr` with a name that is written out."""
+    function, word = call.func, "__call__"
+    target = function
+    if isinstance(function, ast.Attribute):
+        target, word = function.value, function.attr
+    elif isinstance(function, ast.Call) and getattr(function.func, "id", "") == "getattr" and len(function.args) > 1:
+        name = function.args[1]
+        target, word = function.args[0], str(name.value) if isinstance(name, ast.Constant) else ""
+    return (target.id, word) if isinstance(target, ast.Name) else ("", "")
+
+
 def assigned(node: ast.stmt) -> list[tuple[ast.expr, ast.expr]]:
     """Targets with their values, element by element where both sides of an assignment are written out."""
     if isinstance(node, ast.AnnAssign) and node.value is not None:

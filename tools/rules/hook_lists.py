@@ -1,0 +1,87 @@
+"""Counters that a list of hooks or callbacks moves: reported, so that none goes unseen.
+
+What: a loop behind the step that calls what a list holds, where a class of this file counts in a method of that name,
+and calls of functions with such a loop.
+
+Why: which objects the list holds cannot be seen, or some of them do more than count: a gate would take all of them in.
+
+Before:
+
+    for callback in self.callbacks:
+        callback.on_step_end(self)
+
+After: the same. Where the file shows all that the list holds, and all of it counts or logs, the loop is gated.
+
+Refuses: all of it; put the loop under the flag, and what every boundary must do in front of it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ..loop.obstacles import Refusal
+from ..loop.scope import Scope, argument_of
+from ..loop.tree import calls_of, of_variable, within
+from ..work import Work
+
+_KIND = "counter in a hook"
+
+
+def hook_lists(work: Work) -> None:
+    """Report loops over hooks that count."""
+    if not work.script.module.classes:
+        return
+    closed, told = work.closed(), set()
+    for loop in filter(_is_loop, work.flow.before):
+        if id(loop) not in closed and work.in_iteration(loop) is not None:
+            told |= {id(loop)} if _report(work, loop, _counting(work, loop, None)) else set()
+    for function in [item for item in work.flow.entries if item not in work.flow.stepping]:
+        inner = [node for node in within(function.node.body) if _is_loop(node) and id(node) not in told]
+        for node, call in work.script.calls(function) if inner and closed.isdisjoint(map(id, inner)) else ():
+            if id(node) not in closed and work.in_iteration(node) is not None:
+                for loop in inner:
+                    _report(work, node, _counting(work, loop, (function, call)))
+
+
+def _is_loop(node: ast.stmt) -> bool:
+    return isinstance(node, (ast.For, ast.AsyncFor)) or (
+        isinstance(node, ast.Expr) and isinstance(node.value, ast.ListComp)
+    )
+
+
+def _report(work: Work, node: ast.stmt, found: Iterator[Scope]) -> bool:
+    """Report what counts among the hooks, and whether anything does."""
+    for function in found:
+        assert isinstance(function.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and function.owner is not None
+        text = (
+            f"`{function.owner.name}.{function.name}` (line {function.node.lineno}) counts, and a list of hooks runs "
+        )
+        advice = "it for skipped updates too. Put the loop under `sync_gradients and not optimizer_step_was_skipped`"
+        work.refuse(node, _KIND, Refusal("unclear-count", text + advice))
+        return True
+    return False
+
+
+def _counting(work: Work, loop: ast.stmt, through: tuple[Scope, ast.Call] | None) -> Iterator[Scope]:
+    """Methods of classes of this file that a loop over hooks may run and that count."""
+    target = loop.target if isinstance(loop, (ast.For, ast.AsyncFor)) else loop
+    variables = {
+        item.id for item in ast.walk(target) if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)
+    }
+    classes = work.script.module.classes.values()
+    for call in [call for node in within([loop]) for call in calls_of(node)]:
+        name, word = of_variable(call)
+        if name in variables and name:
+            word = word or _handed_word(call, through)
+            methods = [item.functions[word] for item in classes if word in item.functions]
+            yield from (item for item in methods if work.traits.function_counts(work.script.read(item)))
+
+
+def _handed_word(call: ast.Call, through: tuple[Scope, ast.Call] | None) -> str:
+    """The method that a call of a function names for its loop over hooks, as in `fire("on_step_end")`."""
+    name = call.func.args[1] if isinstance(call.func, ast.Call) else None
+    if through is None or not isinstance(name, ast.Name):
+        return ""
+    handed = argument_of(*through, name.id)
+    return str(handed.value) if isinstance(handed, ast.Constant) else ""
