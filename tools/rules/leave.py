@@ -23,6 +23,7 @@ from ..loop.blocks import Block, Role
 from ..loop.obstacles import Refusal
 from ..site import Outcome
 from ..work import Work
+from .add_resets import add_reset
 from .missing_resets import missing_reset
 from .refuse_guards import does_bookkeeping
 from .tails import is_by_modulo
@@ -76,7 +77,8 @@ def leave(work: Work) -> None:
                 ),
             )
         elif block.role is Role.APPLIED and (refusal := missing_reset(work, block)) is not None:
-            work.refuse(block.node, block.role.value, refusal)
+            if not add_reset(work, block):
+                work.refuse(block.node, block.role.value, refusal)
         elif block.role is Role.APPLIED:
             work.report(
                 block.node,
