@@ -18,7 +18,7 @@ _EMA = re.compile(r"(^|_)(ema|swa)(_|\d|$)|^(ema|swa)|averaged?_model|(?-i:(?<=[
 _EMA_CLASS = re.compile(r"EMA(?![a-z])|^Ema|MovingAverage|AveragedModel|Averager", re.ASCII)
 _BAR = re.compile(r"bar$|pbar|progress|tqdm", re.IGNORECASE)
 _DATA = re.compile(r"micro|batch|sample|token|example|seen|consumed|attempt|epoch|skipp|data", re.IGNORECASE)
-_COUNTER = re.compile(r"step|update|iter|count|seen|n_|num", re.IGNORECASE)
+_COUNTER = re.compile(r"step|update|iter|(?<![a-z])count|seen|(^|_)(n_|num)", re.IGNORECASE)
 _STEP_COUNT = re.compile(r"(^|_)(steps?|updates?|iters?|iterations?)$", re.IGNORECASE)
 _MEASURE = re.compile(r"loss|time|per_|norm|reward|score|grad|lr", re.IGNORECASE)
 _ACCELERATOR = re.compile(r"accelerator\d?$|^acc(el)?$", re.IGNORECASE)

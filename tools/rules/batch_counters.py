@@ -29,6 +29,8 @@ from ..loop.obstacles import Refusal
 from ..loop.tree import calls_of, expressions, within
 from ..work import Work
 
+_WHOLE = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
+
 
 def batch_counters(work: Work) -> None:
     """Report what counts batches or rounds in the place of updates."""
@@ -48,7 +50,7 @@ def batch_counters(work: Work) -> None:
 
 def _places_in_the_data(work: Work, stepping: list[ast.stmt], counted: set[int]) -> None:
     for node in within(stepping):
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.BinOp):
+        if not isinstance(node, ast.Assign) or not _is_whole(node.value):
             continue
         name = key(node.targets[0])
         if name is None or names.counts_data(name) or not names.suggests_counter(name):
@@ -64,6 +66,12 @@ def _places_in_the_data(work: Work, stepping: list[ast.stmt], counted: set[int])
         else:
             advice = "; count behind the step, under the flag, where applied updates are meant"
             work.refuse(node, "counter of batches", Refusal("counts-batches", text + advice))
+
+
+def _is_whole(value: ast.expr) -> bool:
+    """Whether a value is computed as whole numbers that grow are: no part of an epoch, no mask, no turn."""
+    operators = [type(item.op) for item in ast.walk(value) if isinstance(item, ast.BinOp)]
+    return isinstance(value, ast.BinOp) and all(item in _WHOLE for item in operators)
 
 
 def _variables_of_loops(work: Work, stepping: list[ast.stmt], counted: set[int]) -> None:

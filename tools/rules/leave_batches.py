@@ -37,7 +37,10 @@ def _report(work: Work, block: Block) -> None:
     gating = [item for item in work.blocks if work.gates(item) and work.script.loop(item.node) is loop]
     others = [item for item in gating if any(map(work.traits.counts, item.statements))]  # not a scheduler's alone
     refusal = _why_batches(work, block)
-    if others and any(map(work.traits.averages, within(block.statements))):
+    twice = _counted_twice(work, block, others)
+    if twice is not None:
+        work.refuse(block.node, block.role.value, twice)
+    elif others and any(map(work.traits.averages, within(block.statements))):
         text = "averages at every micro-batch, also where no weights have moved; move it to where updates are counted"
         work.refuse(block.node, block.role.value, Refusal("counts-batches", text))
     elif others and refusal.code == "counts-batches":
@@ -47,12 +50,23 @@ def _report(work: Work, block: Block) -> None:
         work.refuse(block.node, block.role.value, refusal)
 
 
+def _counted_twice(work: Work, block: Block, others: list[Block]) -> Refusal | None:
+    """Why a counter is not left that moves at every micro-batch and at boundaries: it is right in neither place."""
+    for other in others:
+        for name in work.traits.counters_in(other.statements):
+            if name in work.traits.counters_in(block.statements):
+                text = f"`{name}` moves here at every micro-batch and again under the guard of line "
+                return Refusal("counts-batches", f"{text}{other.node.lineno}; count in one place, under the guard")
+    return None
+
+
 def _why_batches(work: Work, block: Block) -> Refusal:
     """Why an unguarded counter of a loop that accumulates is left: as sure as the tests round it allow."""
     unread = why_unread(work, block)
     if unread is not None:
         return unread
-    _, test = next(tests_round(work, block), (None, None))
+    inside = {id(node) for node in within(block.statements[1:])}  # what they ask says nothing about the first
+    test = next((test for node, test in tests_round(work, block) if id(node) not in inside), None)
     if test is not None:
         return Refusal(
             "counts-batches",

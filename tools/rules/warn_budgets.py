@@ -28,6 +28,7 @@ from .epoch_loops import START, is_extended
 
 _BUDGET = re.compile(r"ceil\s*\(")
 _STEPS = re.compile(r"max\w*_?steps|total\w*_?(steps|updates)")
+_RHYTHM = re.compile(r"(^|_)(every|interval|freq|frequency)(_|$)")
 _START = re.compile(START)
 
 
@@ -69,7 +70,7 @@ def _resume_arithmetic(work: Work) -> None:
     words = sorted({rf"{re.escape(names.last(who.key))}\W*//" for who in counters})
     for node in work.script.statements_with(*map(re.compile, words)):
         divisions = [item for item in expressions(node) if isinstance(item, ast.BinOp)]
-        counted = [item.left for item in divisions if isinstance(item.op, ast.FloorDiv)]
+        counted = [item.left for item in divisions if isinstance(item.op, ast.FloorDiv) and not _is_rhythm(item.right)]
         scope = work.script.places[node].scope
         if (
             isinstance(node, ast.Assign)
@@ -79,6 +80,11 @@ def _resume_arithmetic(work: Work) -> None:
             text = f"`{work.layout.text(node)}`: after a skipped update the data position is ahead "
             advice = "of the counter; a resume replays batches unless attempts are saved too"
             work.warn(node, "resume arithmetic", "resume-arithmetic", text + advice)
+
+
+def _is_rhythm(divisor: ast.expr) -> bool:
+    """Whether something is divided by the distance of saves or logs, which gives their number and no place."""
+    return bool(_RHYTHM.search(names.last(key(divisor) or "")))
 
 
 def _is_only_shown(work: Work, node: ast.Assign) -> bool:

@@ -22,7 +22,7 @@ import re
 from ..loop import names
 from ..loop.names import key
 from ..loop.obstacles import Refusal
-from ..loop.tree import assigned, expressions, within
+from ..loop.tree import assigned, expressions, walk, within
 from ..work import Work
 
 _BOUNDS = (re.compile("while"), re.compile("range"))
@@ -64,6 +64,14 @@ def _bounds(work: Work) -> None:
                         )
 
 
+def _given_in(work: Work, loop: ast.stmt | None, node: ast.stmt, name: str) -> list[ast.expr]:
+    """The values that a loop itself gives a name, by other statements than this one, and not from its old value."""
+    bound = work.script.bindings(work.script.places[node].scope, name)
+    others = [item for item in bound if item.statement is not node and work.script.loop(item.statement) is loop]
+    values = [item.value for item in others if item.value is not None]
+    return [value for value in values if not any(key(item) == name for item in walk(value))]
+
+
 def _stands_still(work: Work, loop: ast.While) -> bool:
     """Whether a bound reads a count that the loop sets for applied updates only, as by `step = finish(step)`."""
     read = {name for item in ast.walk(loop.test) if (name := key(item)) is not None and names.suggests_counter(name)}
@@ -94,10 +102,16 @@ def _early_counters(work: Work) -> None:
             if state is None or state.is_after_step or (loop := work.script.loop(node)) not in stepping:
                 continue
             name = work.traits.counter(node)
+            given = _given_in(work, loop, node, name) if name is not None else []
             if work.traits.shows_progress(node):
                 work.warn(node, "resume fast-forward", "fast-forward", "moves the bar where no update is attempted")
             elif name is not None and names.counts_data(name):
                 work.warn(node, "data counter", "data-counter", f"{name} counts data, not updates: kept")
+            elif name is not None and any(not isinstance(value, ast.Constant) for value in given):
+                continue  # a value of the batch, whatever is added to it
+            elif name is not None and names.suggests_counter(name) and given:
+                text = f"{name} is set back in this loop: it counts since then, not the updates of the run"
+                work.warn(node, "data counter", "data-counter", text)
             elif name is not None and id(loop) in counted:
                 in_handler = any(work.script.places[n].arm == "handlers" for n in (node, *work.script.ancestors(node)))
                 where = "where an exception was caught" if in_handler else "above the step"
