@@ -34,6 +34,10 @@ class Scope:
         return isinstance(self.node, (ast.FunctionDef, ast.AsyncFunctionDef))
 
     @property
+    def is_class_method(self) -> bool:
+        return any(key(item) == "classmethod" for item in getattr(self.node, "decorator_list", ()))
+
+    @property
     def does_nothing(self) -> bool:
         """Whether a function is only there for another to be put in its place."""
         return all(isinstance(item, (ast.Pass, ast.Raise)) or _is_constant(item) for item in self.node.body)
@@ -136,8 +140,7 @@ def names_own(function: Scope, call: ast.Call) -> bool:
     """Whether a call names the object of a method as its first argument, as `Base.method(self)` does."""
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     is_class = isinstance(owner, ast.Name) and function.parent is not None and owner.id == function.parent.name
-    decorators = getattr(function.node, "decorator_list", ())
-    return is_class and not any(key(item) == "classmethod" for item in decorators)
+    return is_class and not function.is_class_method
 
 
 def annotated_class(annotation: ast.expr | None) -> str:

@@ -6,24 +6,22 @@ import ast
 import re
 
 from ..source import Source
-from .bindings import Binding
-from .index import Index
+from .classes import Classes, first_method
 from .names import is_super, key, last
-from .scope import Scope, annotated_class, argument_of, is_spread
+from .scope import Scope, argument_of
 from .search import has_line
 from .tree import assigned, calls_of, of_variable
 
 _GROWING = ("append", "extend", "insert", "remove", "pop")
-_DEPTH = 4  # names, attributes and parameters that are followed to an object
+_DEPTH = 4  # names and parameters that are followed to a list
 
 
-class Script(Index):
+class Script(Classes):
     """The index over one source file, with the calls of its functions."""
 
     def __init__(self, source: Source) -> None:
         self._called: dict[ast.stmt, list[tuple[ast.Call, Scope]]] = {}
         self._calls: dict[Scope, list[tuple[ast.stmt, ast.Call]]] = {}
-        self._inheriting: dict[Scope, list[Scope]] = {}
         self._sought: set[Scope] = set()  # functions whose calls are being looked for
         self._sought_names: set[str] = set()
         self._calling: list[int] = []  # lines that have one of them
@@ -74,7 +72,7 @@ class Script(Index):
         if self._is_foreign(target):
             return None  # before the key is made
         if isinstance(target, ast.Attribute) and is_super(target.value):
-            return _first(self.lineage(scope.owner)[1:], target.attr) if scope.owner is not None else None
+            return first_method(self.lineage(scope.owner)[1:], target.attr) if scope.owner is not None else None
         name = key(target)
         if name is None:
             return None
@@ -89,22 +87,6 @@ class Script(Index):
             if name in found.classes:
                 return self._method(found.classes[name], "__init__")
         return self._method(self._class_of(scope, name), "__call__")
-
-    def _overrides(self, scope: Scope, target: ast.expr) -> list[Scope]:
-        """The methods that classes put in the place of one which a method of their base calls on its own object."""
-        owner = scope.owner
-        if owner is None or not (isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)):
-            return []
-        heirs = self._heirs(owner) if target.value.id in ("self", "cls", scope.own) else ()
-        found = [heir.functions[target.attr] for heir in heirs if target.attr in heir.functions]
-        return [item for item in found if not item.does_nothing]
-
-    def _heirs(self, owner: Scope) -> list[Scope]:
-        """The classes that inherit from one."""
-        if owner not in self._inheriting:
-            classes = self.module.classes.values()
-            self._inheriting[owner] = [item for item in classes if item is not owner and owner in self.lineage(item)]
-        return self._inheriting[owner]
 
     def listed(self, scope: Scope, call: ast.Call) -> list[Scope] | None:
         """What a loop runs one after another, as by `for hook in hooks: hook()`; None where the file hides some."""
@@ -138,73 +120,7 @@ class Script(Index):
         )
 
     def _item(self, scope: Scope, value: ast.expr, depth: int) -> Scope | None:
-        name = key(value) or ""
-        found = next((outer.functions[name] for outer in scope.enclosing() if name in outer.functions), None)
-        return found or self._class_built(value, -1, scope, depth)
-
-    def _method(self, owner: Scope | None, name: str) -> Scope | None:
-        return _first(self.lineage(owner), name) if owner is not None else None
-
-    @staticmethod
-    def _class_named(scope: Scope, name: str) -> Scope | None:
-        return next((found.classes[name] for found in scope.enclosing() if name in found.classes), None)
-
-    def _class_of(self, scope: Scope, name: str, depth: int = _DEPTH) -> Scope | None:
-        """The one class of this file whose object a key holds, whether now and then it holds None or not."""
-        if name in ("self", "cls", scope.own):
-            return scope.owner
-        home = self.home(scope, name)
-        found = [item for item in home.bindings.get(name, ()) if not _is_none(item.value)] if depth else []
-        if any(item.is_parameter for item in found):
-            return self._class_passed(home, name, depth) if len(found) == 1 else None
-        if not found and depth and "." in name:
-            return self._class_held(scope, name, depth)
-        classes = {
-            self._class_built(item.value, item.position, self.places[item.statement].scope, depth) for item in found
-        }
-        return classes.pop() if len(classes) == 1 else None
-
-    def _class_built(self, value: ast.expr | None, position: int, scope: Scope, depth: int) -> Scope | None:
-        if position >= 0 or value is None:
-            return None
-        if isinstance(value, ast.Call):
-            return self._class_named(scope, key(value.func) or "")
-        alias = key(value)
-        return self._class_of(scope, alias, depth - 1) if alias is not None else None
-
-    def _class_held(self, scope: Scope, name: str, depth: int) -> Scope | None:
-        """The class of an attribute of an object of this file, as by `trainer.state`."""
-        owner, _, word = name.rpartition(".")
-        holder = self._class_of(scope, owner, depth - 1)
-        if holder is None:
-            return None
-        for method in [item for base in self.lineage(holder) for item in base.functions.values()]:
-            self.read(method)
-        for there in (f"self.{word}", word):  # what a method sets, or the field of a dataclass
-            found = self.keeper(holder, there).bindings.get(there, ())
-            classes = {self._class_set(item, depth) for item in found if not _is_none(item.value)}
-            if classes:
-                return classes.pop() if len(classes) == 1 else None
-        return None
-
-    def _class_set(self, binding: Binding, depth: int) -> Scope | None:
-        """The class of what a binding gives: by the annotation beside it, or by the value."""
-        scope = self.places[binding.statement].scope
-        annotation = getattr(binding.statement, "annotation", None)
-        named = self._class_named(scope, annotated_class(annotation)) if annotation is not None else None
-        return named or self._class_built(binding.value, binding.position, scope, depth)
-
-    def _class_passed(self, function: Scope, parameter: str, depth: int) -> Scope | None:
-        """The class of a parameter: of all that calls in the file hand to it, or else the one of its annotation."""
-        classes = set()
-        for node, call in self.calls(function):
-            value = argument_of(function, call, parameter)
-            value = function.default(parameter) if value is None and not is_spread(call) else value
-            if not _is_none(value):
-                classes.add(self._class_built(value, -1, self.places[node].scope, depth))
-        if len(classes) == 1 and (only := classes.pop()) is not None:
-            return only
-        return self._class_named(function, annotated_class(function.annotation(parameter)))
+        return self._function_named(scope, key(value) or "") or self._class_built(value, -1, scope, depth)
 
     def calls(self, function: Scope) -> list[tuple[ast.stmt, ast.Call]]:
         """Every call of a function of this file that the text shows."""
@@ -240,12 +156,3 @@ class Script(Index):
             return [function.name]
         heirs = [item.name for item in self._heirs(owner)]
         return [owner.name, *heirs, *(["__init__"] if heirs else [])]
-
-
-def _first(classes: tuple[Scope, ...], name: str) -> Scope | None:
-    """The method of the first class that has it."""
-    return next((found.functions[name] for found in classes if name in found.functions), None)
-
-
-def _is_none(value: ast.expr | None) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None

@@ -12,7 +12,7 @@ from .gate_continue import gate_continue
 from .gate_scheduler import gate_scheduler
 from .gate_triggers import gate_triggers
 from .gate_unguarded import gate_unguarded
-from .hook_lists import hook_lists
+from .hidden_counters import hidden_counters
 from .keep_own_flag import keep_own_flag
 from .leave import leave
 from .leave_batches import leave_batches
@@ -37,7 +37,7 @@ RULES: tuple[Rule, ...] = (
     leave,
     refuse_guards,
     unclear_counters,
-    hook_lists,
+    hidden_counters,
     warn_budgets,
     warn_counters,
     warn_flags,

@@ -128,6 +128,43 @@ def test_an_event_is_followed_into_the_function_that_fires_it(event, codes):
     assert become("", call, classes + fire) == (call, codes)
 
 
+@pytest.mark.parametrize(
+    ("given", "call", "is_told"),
+    [
+        ("state = KINDS[given]()", "state.tick(trainer)", True),
+        ("state = Ticker() if given else Clock()", "state.tick(trainer)", True),
+        ("state = given", "state.tick(trainer)", True),
+        ("state = given", "state.inner.tick(trainer)", True),
+        ("state = given", "trainer.tick(state)", True),
+        ("", "library.tick(trainer)", False),
+        ("state = given", "state.on_step(trainer)", False),
+        ("state = given", "state.update(trainer)", False),
+        ("state = given", "states[0 + 1].tick(trainer)", False),
+        ("progress_bar = given", "progress_bar.tick(trainer)", False),
+    ],
+)
+def test_a_method_of_an_unknown_object_is_told_where_all_of_its_name_count(given, call, is_told):
+    classes = "".join(
+        f"class {name}:\n    def tick(self, trainer):\n        trainer.step += 1\n\n"
+        "    def update(self, trainer):\n        trainer.step += 1\n\n"
+        for name in ("Ticker", "Clock")
+    )
+    assert become(given, call, CLASSES + classes) == (call, {"unclear-count"} if is_told else set())
+
+
+@pytest.mark.parametrize(
+    "maker", ["Ticker()", "Ticker() if given else None", "make()", "Ticker.make()", "make_said()"]
+)
+def test_an_object_that_the_file_shows_is_followed(maker):
+    classes = (
+        "class Ticker:\n    def tick(self, trainer):\n        trainer.step += 1\n\n"
+        "    @classmethod\n    def make(cls):\n        return cls()\n\n"
+        "def make():\n    made = Ticker()\n    return made\n\ndef make_said() -> Ticker:\n    return imported()\n\n"
+    )
+    call = "state.tick(trainer)"
+    assert become(f"state = {maker}", call, CLASSES + classes) == (gated(call), {"gated"})
+
+
 def test_a_handler_of_callbacks_is_told_once():
     handler = (
         "class Handler:\n    def __init__(self):\n        self.all = []\n\n"

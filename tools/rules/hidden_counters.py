@@ -1,9 +1,9 @@
-"""Counters that a list of hooks or callbacks moves: reported, so that none goes unseen.
+"""Counters that objects move of which the file does not show what they are: reported, so that none goes unseen.
 
-What: a loop behind the step that calls what a list holds, where a class of this file counts in a method of that name,
-and calls of functions with such a loop.
+What: behind the step, a loop that calls what a list of hooks holds, where a class of this file counts in a method of
+that name; calls of functions with such a loop; methods of one object, where all that have this name count.
 
-Why: which objects the list holds cannot be seen, or some of them do more than count: a gate would take all of them in.
+Why: which objects these are cannot be seen, or some of a list do more than count: a gate would take all of them in.
 
 Before:
 
@@ -12,7 +12,7 @@ Before:
 
 After: the same. Where the file shows all that the list holds, and all of it counts or logs, the loop is gated.
 
-Refuses: all of it; put the loop under the flag, and what every boundary must do in front of it.
+Refuses: all of it; put the loop or the call under the flag, and what every boundary must do in front of it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,28 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ..loop.calls import may_reach
+from ..loop.names import key, root
 from ..loop.obstacles import Refusal
 from ..loop.scope import Scope, argument_of
 from ..loop.tree import calls_of, of_variable, within
 from ..work import Work
 
-_KIND = "counter in a hook"
+_KIND = "hidden counter"
+_COMMON = ("update", "add", "append", "step", "log", "write", "reset", "close", "forward", "train", "eval")
 
 
-def hook_lists(work: Work) -> None:
-    """Report loops over hooks that count."""
+def hidden_counters(work: Work) -> None:
+    """Report loops over hooks that count, and calls of methods that may."""
     if not work.script.module.classes:
         return
     closed, told = work.closed(), set()
     for loop in filter(_is_loop, work.flow.before):
         if id(loop) not in closed and work.in_iteration(loop) is not None:
             told |= {id(loop)} if _report(work, loop, _counting(work, loop, None)) else set()
+    for node in work.flow.before:
+        if type(node) is ast.Expr and id(node) not in closed and (found := _method_that_counts(work, node)):
+            _report(work, node, iter([found]), "this may run")
     for function in [item for item in work.flow.entries if item not in work.flow.stepping]:
         inner = [node for node in within(function.node.body) if _is_loop(node) and id(node) not in told]
         for node, call in work.script.calls(function) if inner and closed.isdisjoint(map(id, inner)) else ():
@@ -50,17 +56,35 @@ def _is_loop(node: ast.stmt) -> bool:
     )
 
 
-def _report(work: Work, node: ast.stmt, found: Iterator[Scope]) -> bool:
+def _report(work: Work, node: ast.stmt, found: Iterator[Scope], how: str = "a list of hooks runs") -> bool:
     """Report what counts among the hooks, and whether anything does."""
     for function in found:
         assert isinstance(function.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and function.owner is not None
-        text = (
-            f"`{function.owner.name}.{function.name}` (line {function.node.lineno}) counts, and a list of hooks runs "
-        )
-        advice = "it for skipped updates too. Put the loop under `sync_gradients and not optimizer_step_was_skipped`"
+        where = f"`{function.owner.name}.{function.name}` (line {function.node.lineno})"
+        text = f"{where} counts, and {how} it for skipped updates too"
+        advice = ". If applied updates are meant, put this under `sync_gradients and not optimizer_step_was_skipped`"
         work.refuse(node, _KIND, Refusal("unclear-count", text + advice))
         return True
     return False
+
+
+def _method_that_counts(work: Work, node: ast.Expr) -> Scope | None:
+    """The method of a class here that a call may run, where its object is unknown and all of this name count."""
+    call = node.value
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+        return None
+    word, owner, scope = call.func.attr, key(call.func.value), work.script.places[node].scope
+    methods = [item.functions[word] for item in work.script.module.classes.values() if word in item.functions]
+    if not methods or owner is None or word in _COMMON or work.in_iteration(node) is None:
+        return None
+    if may_reach(work.script, node) or work.objects.kind(scope, owner) or _is_imported(work, scope, owner):
+        return None
+    return methods[0] if all(work.traits.function_counts(work.script.read(item)) for item in methods) else None
+
+
+def _is_imported(work: Work, scope: Scope, owner: str) -> bool:
+    """Whether nothing in the file gives an object its name."""
+    return not work.script.bindings(scope, owner) and not work.script.bindings(scope, root(owner))
 
 
 def _counting(work: Work, loop: ast.stmt, through: tuple[Scope, ast.Call] | None) -> Iterator[Scope]:
