@@ -10,14 +10,16 @@ from .gathering import is_empty
 from .names import key
 from .obstacles import Refusal
 from .scope import Scope
+from .script import Script
 from .tree import assigned, within
 
 _TIME = re.compile(r"time|speed|throughput|elapsed|duration", re.IGNORECASE)
 
 
-def is_list(scope: Scope, name: str) -> bool:
-    """Whether a function sets a key back to nothing by `[]` or `list()` and by nothing else."""
-    found = [value for node in within(scope.node.body) for target, value in assigned(node) if key(target) == name]
+def is_list(script: Script, scope: Scope, name: str) -> bool:
+    """Whether a key is set to nothing by `[]` or `list()` and by nothing else, here or in another method."""
+    nodes = dict.fromkeys([*within(scope.node.body), *(item.statement for item in script.bindings(scope, name))])
+    found = [value for node in nodes for target, value in assigned(node) if key(target) == name]
     started = [value for value in found if is_empty(value)]
     return bool(started) and all(map(_is_empty_list, started))
 

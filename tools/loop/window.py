@@ -28,7 +28,7 @@ class Window:
     lists: set[str] = field(default_factory=set)  # those of the kept that are lists
     never_cleared: list[str] = field(default_factory=list)
     data: list[str] = field(default_factory=list)
-    hidden: list[str] = field(default_factory=list)  # cleared in a method
+    hidden: list[str] = field(default_factory=list)  # cleared where it cannot be repeated, as in a method
     values: list[str] = field(default_factory=list)  # assignments that are repeated for the others to read
     refusal: Refusal | None = None
 
@@ -176,6 +176,7 @@ class Windows:
                 f"line {node.lineno} clears window state in a way that cannot be repeated for "
                 "skipped updates; reset it in the block itself",
             )
+            window.hidden += [*deeper.cleared, *deeper.kept, *deeper.hidden]
             return
         window.cleared += deeper.cleared
         if len(lines) == len(list(within(inner))):
@@ -191,6 +192,7 @@ class Windows:
         more = list(self._lines(node.orelse, gathered, counters, other))
         window.refusal = window.refusal or inner.refusal or other.refusal
         window.kept += [name for name in (*inner.kept, *other.kept) if name not in window.kept]
+        window.hidden += [*inner.hidden, *other.hidden]
         window.lists |= inner.lists | other.lists
         if not lines and not more:
             return
@@ -210,6 +212,7 @@ class Windows:
                 f"window state is cleared under the test of line {node.lineno}, which cannot be "
                 "repeated safely; reset it in the block itself",
             )
+            window.hidden += [*inner.cleared, *other.cleared]
             return
         window.cleared += inner.cleared
         window.data += inner.data
@@ -220,12 +223,13 @@ class Windows:
         """Note what is cleared every N updates: sums and lists can be put back, other things cannot."""
         scope, sums = self.script.places[node].scope, self._sums(node)
         for name in dict.fromkeys(found):
-            is_list = several.is_list(scope, name)
+            is_list = several.is_list(self.script, scope, name)
             if is_list or name in sums:
                 window.kept += [name] if name not in window.kept else []
                 window.lists |= {name} if is_list else set()
             elif self.traits.objects.kind(scope, name) != "bar" and not several.measures_time(name):
                 window.refusal = several.no_way_back(name)
+                window.hidden.append(name)
 
     def _sums(self, node: ast.stmt) -> set[str]:
         """Keys that grow by arithmetic."""
