@@ -48,7 +48,7 @@ class Classes(Index):
     def _class_named(scope: Scope, name: str) -> Scope | None:
         return next((found.classes[name] for found in scope.enclosing() if name in found.classes), None)
 
-    def _class_of(self, scope: Scope, name: str, depth: int = _DEPTH) -> Scope | None:
+    def class_of(self, scope: Scope, name: str, depth: int = _DEPTH) -> Scope | None:
         """The one class of this file whose object a key holds, whether now and then it holds None or not."""
         if name in ("self", "cls", scope.own):
             return scope.owner
@@ -72,7 +72,7 @@ class Classes(Index):
             }
             return arms.pop() if len(arms) == 1 else None
         alias = key(value)
-        return self._class_of(scope, alias, depth - 1) if alias is not None else None
+        return self.class_of(scope, alias, depth - 1) if alias is not None else None
 
     def _class_made(self, scope: Scope, call: ast.Call, depth: int) -> Scope | None:
         """The class of what a function or a class method of this file returns, as in `state = make_state()`."""
@@ -95,7 +95,7 @@ class Classes(Index):
     def _class_held(self, scope: Scope, name: str, depth: int) -> Scope | None:
         """The class of an attribute of an object of this file, as by `trainer.state`."""
         owner, _, word = name.rpartition(".")
-        holder = self._class_of(scope, owner, depth - 1)
+        holder = self.class_of(scope, owner, depth - 1)
         if holder is None:
             return None
         for method in [item for base in self.lineage(holder) for item in base.functions.values()]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from . import names
 from .clauses import Test
 from .conditions import Conditions, normal
 from .flow import Flow
@@ -192,7 +193,7 @@ class Flags:
         while here is not None:
             named += self.objects.accelerators_in(here, scope) if not isinstance(here.node, ast.ClassDef) else []
             here = here.parent
-        for owner in self.script.lineage(scope.owner) if scope.owner is not None else ():
+        for owner in self._owners(scope):
             named += self.objects.accelerators_in(owner, scope)
         fitting = [name for name in named if self.objects.identity(scope, name) in wanted]
         if fitting or len({self.objects.identity(scope, name) for name in named}) == 1:
@@ -204,7 +205,24 @@ class Flags:
             r"([A-Za-z_][\w.]*)\.(?:backward|accumulate|prepare|unwrap_model)\(", self.script.text_of(scope)
         )
         seen = {name for name in calls if self.objects.kind(scope, name) == "accelerator"}
-        return seen.pop() if len(seen) == 1 else None
+        return seen.pop() if len(seen) == 1 else self._held_accelerator(scope)
+
+    def _held_accelerator(self, scope: Scope) -> str | None:
+        """The accelerator of the one object in reach that shows one, such as `engine.accelerator`."""
+        attributes = [name for owner in self._owners(scope) for name in owner.bindings if names.root(name) == "self"]
+        holders = [*scope.bindings, *attributes] if self.script.module.classes else []
+        found: dict[str, Identity] = {}
+        for holder in dict.fromkeys(holders):
+            kind = self.script.class_of(scope, holder)
+            for owner in self.script.lineage(kind) if kind is not None else ():
+                for method in owner.functions.values():
+                    for name in self.objects.accelerators_in(owner, method):
+                        if not name.startswith("self._"):
+                            found.setdefault(holder + name.removeprefix("self"), self.objects.identity(method, name))
+        return next(iter(found)) if len(set(found.values())) == 1 else None
+
+    def _owners(self, scope: Scope) -> tuple[Scope, ...]:
+        return self.script.lineage(scope.owner) if scope.owner is not None else ()
 
     def _as_written(self, name: str) -> str:
         """A key in the quotes that the file writes it with."""

@@ -78,15 +78,15 @@ class Script(Classes):
             return None
         owner, _, word = name.rpartition(".")
         if owner:
-            method = self._method(self._class_of(scope, owner) or self._class_named(scope, owner), word)
+            method = self._method(self.class_of(scope, owner) or self._class_named(scope, owner), word)
             others = self._overrides(scope, target) if method is None or method.does_nothing else []
-            return others[0] if len(others) == 1 else method or self._method(self._class_of(scope, name), "__call__")
+            return others[0] if len(others) == 1 else method or self._method(self.class_of(scope, name), "__call__")
         for found in scope.enclosing():
             if name in found.functions:
                 return found.functions[name]
             if name in found.classes:
                 return self._method(found.classes[name], "__init__")
-        return self._method(self._class_of(scope, name), "__call__")
+        return self._method(self.class_of(scope, name), "__call__")
 
     def listed(self, scope: Scope, call: ast.Call) -> list[Scope] | None:
         """What a loop runs one after another, as by `for hook in hooks: hook()`; None where the file hides some."""

@@ -397,11 +397,16 @@ def test_a_condition_of_the_method_is_not_repeated_where_its_names_mean_somethin
     assert refused(in_one.replace("self.engine", "engine")) == ["conditional-step"]
 
 
-def test_a_counter_behind_the_step_of_an_object_that_keeps_the_accelerator_is_reported():
+@pytest.mark.parametrize(("held", "is_read"), [("accelerator", True), ("_accelerator", False)])
+def test_a_counter_behind_the_step_of_an_object_asks_the_accelerator_that_it_shows(held, is_read):
     text = stepper(accumulation="").replace("self.accelerator = Accelerator()", "accelerator = Accelerator()")
     text = text.replace("self.accelerator.prepare", "accelerator.prepare").replace("Engine(self.acc", "Engine(acc")
     text = text.replace("            if self.accelerator.sync_gradients:\n    ", "")
-    assert refused(text) == ["unknown-accelerator"]
+    head, _, rest = text.partition("class Run")
+    text = head.replace("self.accelerator", f"self.{held}") + "class Run" + rest
+    after = rewrite(text.encode()).after.decode()
+    assert is_read or refused(text) == ["unknown-accelerator"]
+    assert (f"if not self.engine.{held}.optimizer_step_was_skipped:" in after) == is_read
 
 
 OWN_STEP = """\
