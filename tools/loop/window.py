@@ -32,6 +32,11 @@ class Window:
     values: list[str] = field(default_factory=list)  # assignments that are repeated for the others to read
     refusal: Refusal | None = None
 
+    def keep(self, other: Window) -> None:
+        """Keep the sums that another window keeps."""
+        self.kept += [name for name in other.kept if name not in self.kept]
+        self.lists |= other.lists
+
 
 class Windows:
     """Reads the windows of the blocks of one script."""
@@ -40,6 +45,7 @@ class Windows:
         self.traits = traits
         self.script: Script = traits.script
         self._direct: set[int]  # statements of the block itself
+        self._scope: Scope  # the function of the block
         self._restarted: set[str]  # keys that an iteration sets anew under a condition
         self._open: set[Scope] = set()  # functions that are being read
         self._summed: dict[Scope, set[str]] = {}
@@ -47,7 +53,7 @@ class Windows:
     def read(self, block: list[ast.stmt], anchor: ast.stmt) -> Window:
         """The window state of a block that is going to run at applied updates only."""
         loop = self.script.loop(anchor)
-        scope = self.script.places[anchor].scope
+        self._scope = scope = self.script.places[anchor].scope
         outer = loop.body if loop is not None else scope.node.body
         inside = {id(node) for node in within(block)}
         self._direct = {id(node) for node in block}
@@ -105,10 +111,10 @@ class Windows:
 
     def _in_call(self, node: ast.stmt, gathered: set[str], counters: list[str], window: Window) -> Iterator[str]:
         """What a function of this file clears that the block calls, in names that mean the same here."""
-        several = may_reach(self.script, node)
-        for called in several:
+        found = may_reach(self.script, node)
+        for called in found:
             if called.function is not called.caller and called.function not in self._open:
-                yield from self._in_function(node, called, len(several) == 1, gathered, counters, window)
+                yield from self._in_function(node, called, len(found) == 1, gathered, counters, window)
 
     def _in_function(
         self, node: ast.stmt, called: Reached, is_only: bool, gathered: set[str], counters: list[str], window: Window
@@ -124,12 +130,13 @@ class Windows:
             counters = [*counters, *self.traits.counters_in(function.node.body)]
             lines = list(self._lines(function.node.body, shared, counters, deeper))
             self._open.discard(function)
-        if not is_literal or deeper.refusal or deeper.kept or deeper.values or hidden - set(deeper.cleared):
+        if not is_literal or deeper.refusal or deeper.values or hidden - {*deeper.cleared, *deeper.kept}:
             window.refusal = _hidden_reset(node, function, hidden)
             window.hidden += sorted(hidden)
             return
         window.cleared += deeper.cleared
         window.data += deeper.data
+        window.keep(deeper)
         yield from lines
 
     def _cleared_in(self, called: Reached, gathered: set[str]) -> tuple[set[str], bool, bool]:
@@ -191,9 +198,9 @@ class Windows:
         other = Window()
         more = list(self._lines(node.orelse, gathered, counters, other))
         window.refusal = window.refusal or inner.refusal or other.refusal
-        window.kept += [name for name in (*inner.kept, *other.kept) if name not in window.kept]
         window.hidden += [*inner.hidden, *other.hidden]
-        window.lists |= inner.lists | other.lists
+        window.keep(inner)
+        window.keep(other)
         if not lines and not more:
             return
         if self.traits.trigger(node.test, counters) or self.traits.asks_counter(node.test, counters):
@@ -221,7 +228,8 @@ class Windows:
 
     def _keep(self, node: ast.stmt, found: list[str], window: Window) -> None:
         """Note what is cleared every N updates: sums and lists can be put back, other things cannot."""
-        scope, sums = self.script.places[node].scope, self._sums(node)
+        scope = self.script.places[node].scope
+        sums = self._sums(scope) | self._sums(self._scope)
         for name in dict.fromkeys(found):
             is_list = several.is_list(self.script, scope, name)
             if is_list or name in sums:
@@ -231,9 +239,8 @@ class Windows:
                 window.refusal = several.no_way_back(name)
                 window.hidden.append(name)
 
-    def _sums(self, node: ast.stmt) -> set[str]:
-        """Keys that grow by arithmetic."""
-        scope = self.script.places[node].scope
+    def _sums(self, scope: Scope) -> set[str]:
+        """Keys that grow by arithmetic in a function."""
         if scope not in self._summed:
             self._summed[scope] = {
                 name
@@ -258,7 +265,7 @@ class Windows:
         read = {name for name in gathered if re.search(names.word_pattern(name, r"[\w.]"), text)}
         handled |= {names.root(name) for name in window.cleared}  # an item that is cleared stands for its container
         for name in sorted(read - handled):
-            if name in self._sums(block[0]) and not _counts(name) and not self._holds_counts(name, gathered):
+            if name in self._sums(self._scope) and not _counts(name) and not self._holds_counts(name, gathered):
                 window.never_cleared.append(name)
 
     @staticmethod

@@ -296,3 +296,46 @@ class Trainer:
         "                elif self.accelerator.sync_gradients:\n"
         "                    self.total = applied_total + 0\n"
     )
+
+
+def test_a_sum_over_several_updates_that_a_method_clears_is_put_back():
+    text = """
+from accelerate import Accelerator
+import torch
+
+
+class Trainer:
+    def __init__(self):
+        self.accelerator = Accelerator(gradient_accumulation_steps=4)
+        self.optimizer = self.accelerator.prepare(torch.optim.AdamW())
+        self.global_step, self.total, self.losses = 0, 0.0, []
+
+    def after_update(self):
+        self.global_step += 1
+        if self.global_step % 5 == 0:
+            self.accelerator.log({"loss": self.total, "losses": self.losses}, step=self.global_step)
+            self.total = 0.0
+            self.losses.clear()
+
+    def train(self, loader):
+        for batch in loader:
+            with self.accelerator.accumulate():
+                self.total += 1
+                self.losses.append(1)
+                self.optimizer.step()
+            if self.accelerator.sync_gradients:
+                self.after_update()
+"""
+    after = rewrite(text.encode()).after.decode()
+    assert (
+        "        applied_total = self.total + 0\n        applied_losses = list(self.losses)\n        for batch"
+        in after
+    )
+    assert after.endswith(
+        "                self.after_update()\n"
+        "                applied_total = self.total + 0\n"
+        "                applied_losses = list(self.losses)\n"
+        "            elif self.accelerator.sync_gradients:\n"
+        "                self.total = applied_total + 0\n"
+        "                self.losses[:] = applied_losses\n"
+    )
