@@ -45,7 +45,7 @@ def read(script: Path | None) -> Model:
     ]
     moved = [
         name
-        for node in work.script.places
+        for node in tuple(work.script.places)  # the reading of a call may find code that was not seen before
         if work.traits.averages(node)
         for call in calls_of(node)
         if (name := key(call.func)) and ("." not in name or _MOVES.match(last(name)))

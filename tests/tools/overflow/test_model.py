@@ -20,3 +20,28 @@ def test_a_script_that_cannot_be_read_has_an_empty_model(tmp_path: Path, text: s
 def test_a_module_without_a_file_has_an_empty_model_and_global_step_is_followed_all_the_same() -> None:
     assert read(None) == Model()
     assert read(None).names(("state.step",)) == ("global_step", "state.step")
+
+
+METHODS = """
+class EarlyStop(Callback):
+    def on_epoch_end(self, trainer):
+        value = trainer.evaluate()
+
+
+class Trainer:
+    @torch.no_grad()
+    def evaluate(self):
+        self.model.train()
+
+    def train(self):
+        while self.state.global_step < self.args.max_steps and not self.should_stop:
+            for batch in self.loader:
+                if self.accelerator.sync_gradients and self.state.global_step >= self.args.max_steps:
+                    break
+"""
+
+
+def test_a_script_is_read_in_which_the_reading_of_a_call_finds_code_that_was_not_seen_before(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(METHODS)
+    assert read(path) == Model()
