@@ -163,11 +163,12 @@ class Group:
     def move_if(self, due: torch.Tensor, move: Move) -> None:
         """The same by tensors on a device; where `due` () is false, no bit changes. No device is waited for."""
         device = self.gathered.device
-        due, weights = due.to(device), torch.as_tensor(move.weights, device=device)
-        dithers = (move.dither / torch.where(weights > 0, weights, 1.0)).to(self.work).unbind()
+        due, weights = due.to(device), torch.as_tensor(move.weights)
+        dithers = (move.dither / torch.where(weights > 0, weights, 1.0)).to(self.work).to(device).unbind()
+        weights = weights.to(self.work).to(device)  # in this order: MPS has no float64
         for piece in self.pieces:
             piece.gather()
-            for averages, weight, dither in zip(piece.averages, weights.to(self.work).unbind(), dithers, strict=True):
+            for averages, weight, dither in zip(piece.averages, weights.unbind(), dithers, strict=True):
                 for average, source in zip(averages, piece.sources, strict=True):
                     shifted = self._dithered(source, average, dither)
                     scratch = None if shifted is source else shifted  # which is read in place, and by the next average
