@@ -53,10 +53,10 @@ class Classes(Index):
         if name in ("self", "cls", scope.own):
             return scope.owner
         home = self.home(scope, name)
-        found = [item for item in home.bindings.get(name, ()) if not _is_none(item.value)] if depth else []
+        found = [item for item in home.bindings.get(name, ()) if not _is_none(item.value)] if depth > 0 else []
         if any(item.is_parameter for item in found):
             return self._class_passed(home, name, depth) if len(found) == 1 else None
-        if not found and depth and "." in name:
+        if not found and depth > 0 and "." in name:
             return self._class_held(scope, name, depth)
         classes = {self._class_set(item, depth) for item in found}
         return classes.pop() if len(classes) == 1 else None
@@ -81,7 +81,7 @@ class Classes(Index):
         if name == scope.own and scope.is_class_method:
             return scope.owner
         made = self._method(self._class_named(scope, owner), word) if owner else self._function_named(scope, name)
-        if made is None or not depth:
+        if made is None or depth <= 0:
             return None
         returned = [node.value for node in within(self.read(made).node.body) if isinstance(node, ast.Return)]
         classes = {self._class_built(value, -1, made, depth - 1) for value in returned if not _is_none(value)}

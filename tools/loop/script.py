@@ -103,7 +103,7 @@ class Script(Classes):
         if isinstance(value, (ast.List, ast.Tuple)):
             held = [self._item(scope, item, depth) for item in value.elts]
             return None if None in held else [item for item in held if item is not None]
-        name = key(value) if depth else None
+        name = key(value) if depth > 0 else None
         home = self.home(scope, name) if name is not None else scope
         bound = home.bindings.get(name, ()) if name is not None else ()
         if name is None or len(bound) != 1 or any(f"{last(name)}.{word}(" in self.source.text for word in _GROWING):

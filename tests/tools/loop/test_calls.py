@@ -447,3 +447,30 @@ def test_an_optimizer_of_the_file_that_steps_a_prepared_one_is_looked_into():
         "self.model, self.inner_optimizer = model", "self.model = model\n        self.inner_optimizer = inner  #"
     )
     assert "self.accelerator.optimizer_step_was_skipped:" in changed(text)
+
+
+def test_objects_that_are_handed_through_a_function_in_a_circle_are_followed_only_so_far():
+    text = """\
+from accelerate import Accelerator
+
+def default(value, other):
+    return value if value is not None else other
+
+class Trainer:
+    def __init__(self, model, optimizer, clock=None):
+        self.accelerator = Accelerator()
+        self.model, self.optimizer = self.accelerator.prepare(model, optimizer)
+        self.clock = default(clock, self.clock)
+        self.clock = default(self.clock, model)
+
+    def strike(self):
+        print(self.ticks)
+
+    def fit(self, loader):
+        for batch in loader:
+            self.accelerator.backward(self.model(batch))
+            self.optimizer.step()
+            self.clock.strike()
+            self.ticks += 1
+"""
+    assert "self.accelerator.optimizer_step_was_skipped:" in changed(text)
