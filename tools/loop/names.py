@@ -60,6 +60,12 @@ def called(call: ast.Call) -> str:
     return key(call.func) or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
 
 
+def unwrapped(value: ast.expr) -> ast.expr:
+    """What `accelerator.unwrap_model(model)` is about: the model; any other expression is about itself."""
+    is_wrapped = isinstance(value, ast.Call) and last(called(value)) == "unwrap_model" and len(value.args) == 1
+    return value.args[0] if is_wrapped and isinstance(value, ast.Call) else value
+
+
 def class_of(value: ast.AST | None) -> str:
     """The name that a call calls (its last word), or an empty text."""
     if isinstance(value, ast.Call):

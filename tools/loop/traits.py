@@ -24,6 +24,7 @@ _EMA_MODULE = re.compile(r"(^|_)ema$", re.IGNORECASE)  # called for what it does
 _EMA_METHODS = ("step", "update", "update_parameters", "update_average", "update_averages", "__call__", "lerp")
 _SHOW = ("print", "write", "debug", "info", "set_postfix", "set_description")
 _IMAGES = re.compile(r"(^|[._])images$")  # a count of them, or a list
+_MULTIPLE = re.compile(r"divisible|multiple", re.IGNORECASE)  # `divisible_by(step, N)` of another file
 _FLAG = re.compile(r"sync_gradients\b|step_was_skipped\b")
 
 
@@ -58,7 +59,7 @@ class Traits:
         if _EMA_FUNCTIONS.search(word) or (isinstance(node, ast.Expr) and _EMA_MODULE.search(names.last(word))):
             return True
         if isinstance(call.func, ast.Attribute) and call.func.attr in _EMA_METHODS:
-            owner = key(call.func.value)
+            owner = key(names.unwrapped(call.func.value))
             if owner is not None and (self.objects.kind(scope, owner) == "ema" or _says_ema(owner)):
                 return True
         name = key(call.func)
@@ -193,6 +194,12 @@ class Traits:
         """Whether a test comes true at single values of a counter, and so again while the counter stands still."""
         wanted = set(counters)
         for item in walk(test):
+            if (
+                isinstance(item, ast.Call)
+                and _MULTIPLE.search(names.last(names.called(item)))
+                and _reads(item, wanted)
+            ):
+                return True
             if isinstance(item, ast.BinOp) and isinstance(item.op, ast.Mod) and _reads(item.left, wanted):
                 return True
             if isinstance(item, ast.Compare) and isinstance(item.ops[0], (ast.Eq, ast.In)):
