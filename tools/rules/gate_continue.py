@@ -44,7 +44,7 @@ from . import kept_sums, reset_window
 def gate_continue(work: Work) -> None:
     """Gate what follows every early exit that leaves between boundaries."""
     for block in work.blocks:
-        if block.role is Role.CONTINUE and not block.is_gated and block.statements:
+        if block.role is Role.CONTINUE and block.statements:
             _gate(work, block)
 
 

@@ -81,10 +81,7 @@ def gate_triggers(work: Work) -> None:
 
 def _is_open(work: Work, scope: Scope, closed: set[int]) -> bool:
     """Whether a function attempts updates, or is called behind an attempt where nothing is gated."""
-    if scope in work.flow.stepping:
-        return True
-    calls = work.script.calls(scope)
-    return bool(calls) and not any(id(node) in closed for node, _ in calls)
+    return scope in work.flow.stepping or not any(id(node) in closed for node, _ in work.script.calls(scope))
 
 
 def _trigger(work: Work, node: ast.If, arm: list[ast.stmt], gated: set[int]) -> None:

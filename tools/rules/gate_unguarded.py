@@ -97,10 +97,10 @@ def _tail_and_window(work: Work, block: Block, flag: Flag) -> tuple[Tail, Window
     """
     tail = read_tail(work, block)
     window = work.window(tail.statements, block.node)
-    if (window.kept or window.lines) and tail.is_rest and work.attempted(block.state, flag):
+    if (window.kept or window.lines) and work.attempted(block.state, flag):
         tail = replace(tail, is_rest=False)  # what lies between attempts must not run what a skipped one needs
     is_narrow = window.kept or any(work.traits.logs_or_saves(node) for node in tail.statements)
-    if is_narrow and block.test is not None and work.flags.find(block.node, block.state, None, None) != flag:
+    if is_narrow and work.flags.find(block.node, block.state, None, None) != flag:
         tail = Tail([block.statements], is_rest=False, is_test_of_step=True)
         window = work.window(tail.statements, block.node)
     return tail, window

@@ -21,9 +21,8 @@ def gate_tail(work: Work, block: Block, tail: Tail, flag: Flag, window: Window) 
         return _leave_rest(work, block, tail, flag, window)
     edits: list[Edit] = []
     for run in tail.runs:
-        only = run[0]
-        is_one_test = len(run) == 1 and isinstance(only, ast.If) and not only.orelse
-        if isinstance(only, ast.If) and is_one_test and (not window.kept or tail.is_test_of_step):
+        only = run[0] if len(run) == 1 else None
+        if isinstance(only, ast.If) and not only.orelse and (not window.kept or tail.is_test_of_step):
             edits += work.layout.prepend_clauses(only, work.conditions(block.state, flag))
             edits += _other_arm(work, only, window)
         else:

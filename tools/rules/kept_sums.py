@@ -57,9 +57,10 @@ def _loop_over(work: Work, anchor: ast.stmt, name: str) -> ast.stmt | None:
         return None
     place = work.script.places[loops[-1]]
     for item in work.script.bindings(place.scope, name):
-        is_above = item.statement in place.block[: place.index]
-        is_elsewhere = not item.is_parameter and work.script.places[item.statement].scope is not place.scope
-        if is_above or (is_elsewhere and item.value is not None and is_empty(item.value)):
+        if item.is_parameter or item.statement in place.block[: place.index]:
+            return loops[-1]
+        is_elsewhere = work.script.places[item.statement].scope is not place.scope
+        if is_elsewhere and item.value is not None and is_empty(item.value):
             return loops[-1]
     return None
 
