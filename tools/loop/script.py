@@ -20,6 +20,7 @@ class Script(Classes):
     """The index over one source file, with the calls of its functions."""
 
     def __init__(self, source: Source) -> None:
+        self._run: dict[ast.Call, list[Scope]] = {}
         self._called: dict[ast.stmt, list[tuple[ast.Call, Scope]]] = {}
         self._calls: dict[Scope, list[tuple[ast.stmt, ast.Call]]] = {}
         self._sought: set[Scope] = set()  # functions whose calls are being looked for
@@ -37,13 +38,21 @@ class Script(Classes):
 
         Those of a list that a loop runs one after another all run.
         """
+        if call not in self._run:
+            found = [self.read(item) for item in self._runs(scope, call)]
+            if self._sought:
+                return found  # not all that is asked for here is known yet
+            self._run[call] = found
+        return self._run[call]
+
+    def _runs(self, scope: Scope, call: ast.Call) -> list[Scope]:
         if self._is_foreign(call.func):
-            return [self.read(item) for item in self.listed(scope, call) or ()]
+            return self.listed(scope, call) or []
         found = self._function(scope, call)
-        others = self._overrides(scope, call.func) if found is not None else self.listed(scope, call) or []
+        others = self._overrides(scope, call.func) or (self.listed(scope, call) or [] if found is None else [])
         if found is not None and found not in others:
             others[:0] = [] if others and found.does_nothing else [found]
-        return [self.read(item) for item in others]
+        return others
 
     def called(self, node: ast.stmt) -> list[tuple[ast.Call, Scope]]:
         """The calls of a statement itself that run functions of this file, with these."""

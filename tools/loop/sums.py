@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from . import names
 from .calls import all_reached
@@ -10,6 +11,8 @@ from .gathering import cleared, container, gathers, reads
 from .names import key
 from .script import Script
 from .tree import assigned, within
+
+_OUTER = re.compile(r"nonlocal\s|global\s")
 
 
 def gathered_in(
@@ -45,15 +48,26 @@ def _in_other_functions(script: Script, node: ast.stmt) -> set[str]:
     """Shared keys (attributes, names of an enclosing function) that other functions add to."""
     scope = script.places[node].scope
     found: set[str] = set()
+    keeps_names = not script.lines_with(_OUTER)
     for other in script.scopes:
         if other is scope or not other.is_function:
             continue
         for inner in within(other.node.body):
+            if keeps_names and _sets_own_name(inner):
+                continue
             for name in gathers(inner):
                 script.read(other)
                 if script.home(other, name) is script.home(scope, name) is not other:
                     found.add(name)
     return found
+
+
+def _sets_own_name(node: ast.stmt) -> bool:
+    """Whether a statement sets a plain name, which is one of its function where no line says otherwise."""
+    kind = type(node)
+    if kind is ast.Assign:
+        return len(node.targets) == 1 and type(node.targets[0]) is ast.Name  # type: ignore[attr-defined]
+    return kind is ast.AugAssign and type(node.target) is ast.Name  # type: ignore[attr-defined]
 
 
 def _in_calls(script: Script, nodes: list[ast.stmt]) -> set[str]:

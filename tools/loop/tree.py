@@ -69,6 +69,11 @@ def headers(node: ast.stmt) -> Iterator[ast.expr]:
 
 def parts(node: ast.AST) -> list[ast.AST]:
     """The nodes that an expression is made of, without what only says how it is used (`ast.Load` and its kin)."""
+    kind = type(node)
+    if kind is ast.Attribute or kind is ast.keyword:  # these and calls are what most nodes are
+        return [node.value]  # type: ignore[attr-defined]
+    if kind is ast.Call:
+        return [node.func, *node.args, *node.keywords]  # type: ignore[attr-defined]
     found: list[ast.AST] = []
     for name in node._fields:
         value = getattr(node, name, None)
@@ -114,8 +119,12 @@ def call_of(node: ast.stmt) -> ast.Call | None:
 
 
 def calls_of(node: ast.stmt) -> list[ast.Call]:
-    """The calls that a statement itself makes."""
-    return [item for item in expressions(node) if isinstance(item, ast.Call)]
+    """The calls that a statement itself makes. Kept with the node as well."""
+    found: list[ast.Call] | None = getattr(node, "_calls", None)
+    if found is None:
+        found = [item for item in expressions(node) if type(item) is ast.Call]
+        node._calls = found  # type: ignore[attr-defined]
+    return found
 
 
 def of_variable(call: ast.Call) -> tuple[str, str]:

@@ -68,9 +68,11 @@ class Answers:
         return self._written_out(node, node.test, meant)
 
     def _written_out(self, node: ast.stmt, value: ast.expr, meant: dict[str, ast.expr]) -> ast.expr:
-        if not meant and not any(isinstance(item, ast.Call) for item in walk(value)):
+        script, scope = self.work.script, self.work.script.places[node].scope
+        calls = [item for item in walk(value) if isinstance(item, ast.Call)] if not meant else []
+        if not meant and not any(script.function(scope, call) for call in calls):
             return value
-        spelling = _Spelling(meant, self.work.script, self.work.script.places[node].scope)
+        spelling = _Spelling(meant, script, scope)
         found: ast.expr = spelling.visit(deepcopy(value))
         return found
 

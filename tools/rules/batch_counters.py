@@ -26,7 +26,7 @@ import re
 from ..loop import names
 from ..loop.names import class_of, key
 from ..loop.obstacles import Refusal
-from ..loop.tree import calls_of, expressions, within
+from ..loop.tree import calls_of, expressions, walk, within
 from ..work import Work
 
 _WHOLE = (ast.Add, ast.Sub, ast.Mult, ast.FloorDiv)
@@ -70,7 +70,7 @@ def _places_in_the_data(work: Work, stepping: list[ast.stmt], counted: set[int])
 
 def _is_whole(value: ast.expr) -> bool:
     """Whether a value is computed as whole numbers that grow are: no part of an epoch, no mask, no turn."""
-    operators = [type(item.op) for item in ast.walk(value) if isinstance(item, ast.BinOp)]
+    operators = (type(item.op) for item in walk(value) if isinstance(item, ast.BinOp))
     return isinstance(value, ast.BinOp) and all(item in _WHOLE for item in operators)
 
 

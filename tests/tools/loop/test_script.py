@@ -384,6 +384,7 @@ def test_a_constructor_is_called_by_its_heirs_and_by_super():
         ("A", "self.empty()", ["B", "C"]),
         ("A", "self.only()", ["C"]),
         ("A", "self.missing()", ["B"]),
+        ("A", "self.missing_too()", ["B", "C"]),
         ("A", "self.refused()", ["A"]),
         ("A", "self.gone()", []),
         ("B", "self.f()", ["A", "C"]),
@@ -398,9 +399,9 @@ def test_a_method_of_an_heir_may_run_in_the_place_of_that_of_its_base(where, tex
     script = Script(
         Source(
             f"class A:\n{methods}    def f(self): return 1\n    def g(self): a = A(); return a.f()\n"
-            "class B(A):\n    def empty(self): return 2\n    def missing(self): return 2\n    def g(self): return 3\n"
+            "class B(A):\n    def empty(self): return 2\n    def missing(self): return 2\n    def missing_too(self): return 2\n    def g(self): return 3\n"
             "class C(B):\n    def empty(self): return 4\n    def only(self): return 5\n    def f(self): return 6\n"
-            "    def refused(self): ...\n    def g(self): return 7\n"
+            "    def refused(self): ...\n    def missing_too(self): return 6\n    def g(self): return 7\n"
         )
     )
     scope = script.read(script.module.classes[where].functions["g"])
