@@ -25,8 +25,8 @@ def gathers(node: ast.stmt) -> list[str]:
     return [
         name
         for target, value in assigned(node)
-        if (name := key(target) or container(target))
-        and isinstance(value, (ast.BinOp, ast.IfExp, ast.Call))
+        if isinstance(value, (ast.BinOp, ast.IfExp, ast.Call))
+        and (name := key(target) or container(target))
         and reads(value, name)
     ]
 
