@@ -129,7 +129,7 @@ def check_command(command: Sequence[str]) -> None:
 def run(job: Job, on_progress: Callable[[Finished], None] = lambda finished: None) -> Finished:
     """Run to the end. `on_progress` is called whenever there is something new, at least twice a second.
 
-    Raises: CannotRun if the interpreter cannot be started.
+    Raises: CannotRun if the interpreter cannot be started; what `on_progress` raises, once the script is stopped.
     """
     finished = Finished(job)
     with tempfile.TemporaryDirectory(prefix="overflow-") as folder:
@@ -149,12 +149,26 @@ def run(job: Job, on_progress: Callable[[Finished], None] = lambda finished: Non
                     f"the interpreter must be one that starts, got {job.python!r}: {error.strerror}"
                 ) from error
             attend(process)
-            while finished.returncode is None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    finished.returncode = process.wait(0.5)
-                finished.timelines = reader.read()
-                on_progress(finished)
+            try:
+                while finished.returncode is None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        finished.returncode = process.wait(0.5)
+                    finished.timelines = reader.read()
+                    on_progress(finished)
+            finally:
+                _end(process)
     return finished
+
+
+def _end(process: subprocess.Popen[bytes], patience: float = 10.0) -> None:
+    """No script goes on behind an error of ours. It may clean up first; one that has ended is left alone."""
+    for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
+        if process.poll() is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(patience)
 
 
 def _prepare(job: Job, folder: Path) -> tuple[list[str], dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import tempfile
@@ -73,13 +74,24 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
 
 
 class JsonFile:
-    """Keeps a file up to date while runs go on: whole at every moment, and marked incomplete until the end."""
+    """Keeps a file up to date while runs go on: whole at every moment, and marked incomplete until the end.
+
+    Raises: CannotRun where it cannot be written, before anything runs if that can be seen then.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._next = 0.0
         if not path.absolute().parent.is_dir():
             raise CannotRun(f"--json must name a file in a folder that is there, got {path}")
+        try:
+            if os.path.isdir(path):
+                raise IsADirectoryError(errno.EISDIR, "it is a folder")
+            with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=f".{path.name}.") as file:
+                file.write(b"{}")
+                file.flush()
+        except OSError as error:
+            raise self._told(error) from error
 
     def write(self, runs: Sequence[Finished], exit_code: int | None = None) -> None:
         """Write: with an exit code for the last time; without one at most once a second, seldom where it is large."""
@@ -91,11 +103,12 @@ class JsonFile:
         try:
             self._replace(content)
         except OSError as error:
-            raise CannotRun(
-                f"--json must name a file that can be written, got {self.path}: {error.strerror}"
-            ) from error
+            raise self._told(error) from error
         now = time.monotonic()
         self._next = now + max(1.0, 20 * (now - begin))
+
+    def _told(self, error: OSError) -> CannotRun:
+        return CannotRun(f"--json must name a file that can be written, got {self.path}: {error.strerror}")
 
     def _replace(self, content: str) -> None:
         """Write beside the file, then put that in its place. Raises: OSError, and nothing is left."""

@@ -88,6 +88,8 @@ WRONG = {
     "a figure of another kind": (["--plot", "run.txt", "--", "train.py"], ".png, .svg or .pdf"),
     "a figure in no folder": (["--plot", "none/run.png", "--", "train.py"], "in a folder that is there"),
     "a JSON in no folder": (["--json", "none/run.json", "--", "train.py"], "in a folder that is there"),
+    "a JSON that is a folder": (["--json", ".", "--", "train.py"], "got .: it is a folder"),
+    "a JSON of too long a name": (["--json", "x" * 300, "--", "train.py"], "must name a file that can be written"),
     "a comparison of a module": (["--at", "1", "--compare", "train.py", "--", "-m", "package"], "must have a script"),
     "a rewrite of a module": (["--at", "1", "--compare-rewrite", "--", "-m", "package"], "must have a script"),
     "a script that does not parse": (["--at", "1", "--compare-rewrite", "--", "broken.py"], "broken.py:1"),

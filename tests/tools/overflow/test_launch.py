@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tools.errors import CannotRun
-from tools.overflow.launch import Finished, Job, Plan, check_command, describe, run, script_of
+from tools.overflow.launch import Finished, Job, Plan, _end, check_command, describe, run, script_of
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("overflow-launch")]
 ROOT = Path(__file__).resolve().parents[3]
@@ -202,6 +202,30 @@ def test_a_signal_in_the_moment_of_the_start_reaches_the_script_too(tmp_path: Pa
         signal.signal(signal.SIGTERM, before)
     assert (finished.returncode, finished.interrupted_by) == (-signal.SIGTERM, signal.SIGTERM)
     assert seen == []
+
+
+@pytest.mark.parametrize("is_deaf", [False, True])
+def test_an_error_on_the_way_stops_the_script_which_may_clean_up(tmp_path: Path, monkeypatch, is_deaf: bool) -> None:
+    handler = "signal.SIG_IGN" if is_deaf else "lambda *told: (open('cleaned', 'w').close(), sys.exit())"
+    text = f"import signal, sys, time\nsignal.signal(signal.SIGTERM, {handler})\nopen('ready', 'w').close()\n{WAIT}\n"
+    path = write(tmp_path, text)
+    monkeypatch.chdir(tmp_path)
+    if is_deaf:
+        monkeypatch.setattr(_end, "__defaults__", (0.5,))
+    processes: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(
+        subprocess, "Popen", lambda *words, **more: processes.append(popen(*words, **more)) or processes[0]
+    )
+
+    def fail(finished: Finished) -> None:
+        if Path("ready").exists():
+            raise CannotRun("the disk is full")
+
+    with pytest.raises(CannotRun, match="the disk is full"):
+        run(Job("", (str(path),), Plan()), fail)
+    assert processes[0].returncode == (-signal.SIGKILL if is_deaf else 0)
+    assert Path("cleaned").exists() is not is_deaf
 
 
 def test_an_interpreter_that_is_not_there_is_told(tmp_path: Path) -> None:
