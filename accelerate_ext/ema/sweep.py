@@ -24,10 +24,10 @@ from .fit import Kind
 from .header import SnapshotError
 from .inputs import InputOptions
 from .metric import Measure, Metric
+from .origin import training_of
 from .profile import check_sigma_rel
 from .reconstruct import Inputs, reconstruct
 from .result import REFUSE_ABOVE, Reconstruction, ReconstructionWarning
-from .training import training_of
 
 FORMAT = "accelerate_ext.ema.sweep/1"
 GRID = (0.02, 0.03, 0.04, 0.05, 0.06, 0.075, 0.09, 0.11, 0.13, 0.16, 0.20, 0.25)
