@@ -7,10 +7,11 @@ import ast
 from ..source import Source
 from .bindings import Binding
 from .index import Index
-from .names import key
+from .names import key, last
 from .scope import Scope, annotated_class, argument_of, is_spread
 from .tree import within
 
+_PLAIN_BASES = ("object", "ABC", "Module", "Protocol", "Generic", "NamedTuple", "TypedDict", "Enum", "")
 _DEPTH = 4  # names, attributes and parameters that are followed to an object
 
 
@@ -33,6 +34,16 @@ class Classes(Index):
         heirs = self._heirs(owner) if target.value.id in ("self", "cls", scope.own) else ()
         found = [heir.functions[target.attr] for heir in heirs if target.attr in heir.functions]
         return [item for item in found if not item.does_nothing]
+
+    def leaves_to_a_base(self, owner: Scope, statements: list[ast.stmt]) -> bool:
+        """Whether a class has a base in another file, and none of its own methods makes one of these statements."""
+        if not isinstance(owner.node, ast.ClassDef):
+            return False
+        lineage = self.lineage(owner)
+        bases = {key(base) or "" for item in lineage for base in getattr(item.node, "bases", ())}
+        if all(name in self.module.classes or last(name) in _PLAIN_BASES for name in bases):
+            return False
+        return not any(self.places[node].scope.owner in lineage for node in statements)
 
     def _heirs(self, owner: Scope) -> list[Scope]:
         """The classes that inherit from one."""

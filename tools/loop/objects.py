@@ -211,7 +211,8 @@ class Objects:
         if any(item.prepared == who for item in self.preparations):
             return True
         found = who.scope.bindings.get(who.key, [])
-        if self.is_opaque or not found or any(self._is_built_elsewhere(item) for item in found):
+        is_hidden = self.is_opaque or self.script.leaves_to_a_base(who.scope, [p.statement for p in self.preparations])
+        if is_hidden or not found or any(self._is_built_elsewhere(item) for item in found):
             return None
         chosen = [self._is_choice_prepared(item) for item in found if isinstance(item.value, ast.IfExp)]
         return chosen[0] if len(chosen) == len(found) == 1 else False

@@ -32,7 +32,7 @@ def is_range_bound(work: Work, block: Block, node: ast.stmt) -> bool:
 
 def why_unread(work: Work, block: Block) -> Refusal | None:
     """Why a counter under a test that asks for the boundary in a form of its own is left; None without such a test."""
-    for node, test in tests_round(work, block):
+    for node, test in tests_round(work, block, block.statements):
         seen = _looks_at_a_flag(work, node, test)
         if seen is not None:
             return Refusal(
@@ -43,9 +43,9 @@ def why_unread(work: Work, block: Block) -> Refusal | None:
     return None
 
 
-def tests_round(work: Work, block: Block) -> Iterator[tuple[ast.stmt, ast.expr]]:
-    """The tests that decide whether a statement of the block counts, innermost first."""
-    inside = [node for node in within(block.statements) if work.traits.counts(node)]
+def tests_round(work: Work, block: Block, statements: list[ast.stmt]) -> Iterator[tuple[ast.stmt, ast.expr]]:
+    """The tests that decide whether one of these statements of a block counts, innermost first."""
+    inside = [node for node in within(statements) if work.traits.counts(node)]
     for node in [*reversed(inside), block.node, *work.script.ancestors(block.node)]:
         if is_loop(node) and work.traits.steps(node):
             return
