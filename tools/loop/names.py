@@ -14,6 +14,7 @@ _OPTIMIZER_CLASS = re.compile(
 )
 _SCHEDULER = re.compile(r"sched|(^|_)lr(_|$)|warmup", re.IGNORECASE)
 _SCHEDULER_CLASS = re.compile(r"sched|LR$|WarmRestarts$", re.IGNORECASE)
+_OPTIMIZER_WITH = re.compile(r"^Optim\w*(With|And)[A-Z]")  # an optimizer that steps its schedule itself
 _EMA = re.compile(r"(^|_)(ema|swa)(_|\d|$)|^(ema|swa)|averaged?_model|(?-i:(?<=[a-z])EMA(?![A-Za-z]))", re.IGNORECASE)
 _EMA_CLASS = re.compile(r"EMA(?![a-z])|^Ema|MovingAverage|AveragedModel|Averager", re.ASCII)
 _BAR = re.compile(r"bar$|pbar|progress|tqdm", re.IGNORECASE)
@@ -120,11 +121,20 @@ def is_step_count(name: str) -> bool:
 
 def builds_optimizer(value: ast.AST | None) -> bool:
     name = class_of(value)
-    return bool(_OPTIMIZER_CLASS.search(name)) and not _SCHEDULER_CLASS.search(name)
+    return bool(_OPTIMIZER_CLASS.search(name)) and not _is_scheduler_class(name)
 
 
 def builds_scheduler(value: ast.AST | None) -> bool:
-    return bool(_SCHEDULER_CLASS.search(class_of(value)))
+    return _is_scheduler_class(class_of(value))
+
+
+def _is_scheduler_class(name: str) -> bool:
+    return bool(_SCHEDULER_CLASS.search(name)) and not _OPTIMIZER_WITH.search(name)
+
+
+def brings_schedule(value: ast.AST | None) -> bool:
+    """Whether a call makes an optimizer that steps its schedule itself, and so may prepare both."""
+    return bool(_OPTIMIZER_WITH.search(class_of(value)))
 
 
 def builds_ema(value: ast.AST | None) -> bool:

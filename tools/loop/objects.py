@@ -235,7 +235,7 @@ class Objects:
         if (whole := key(value)) is not None:
             scope = self.script.places[binding.statement].scope
             return binding.position >= 0 or any(item.is_parameter for item in self.script.bindings(scope, whole))
-        if names.builds_optimizer(value) or names.builds_scheduler(value):
+        if (names.builds_optimizer(value) or names.builds_scheduler(value)) and not names.brings_schedule(value):
             return False
         return isinstance(value, (ast.Call, ast.Attribute)) and any(
             names.suggests_accelerator(name) for item in ast.walk(value) if (name := key(item)) is not None
