@@ -20,7 +20,7 @@ def leave_end_of_data(work: Work, block: Block) -> bool:
     inner = [item for item in tests if _asks_for_the_end(work, item) and _acts(work, item)]
     if not inner and not _asks_for_the_end(work, node):
         return False
-    if inner or block.has_else or any(map(work.traits.counts, block.statements)):
+    if inner or block.has_else or _is_choice(node.test) or any(map(work.traits.counts, block.statements)):
         line = (inner[0] if inner else node).lineno
         text = (
             f"line {line} asks for the end of the data, which comes whether the last update is applied or not; put "
@@ -43,15 +43,22 @@ def _asks_for_the_end(work: Work, node: ast.If) -> bool:
     """Whether a part of a test compares the variable of a loop with the length of what it runs over."""
     loops = [item for item in work.script.ancestors(node) if isinstance(item, (ast.For, ast.AsyncFor))]
     targets = {key(item) for loop in loops for item in ast.walk(loop.target)} - {None}
-    test = node.test
-    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
     scope = work.script.places[node].scope
-    for part in parts:
+    for part in _parts(node.test):
         held = work.script.bindings(scope, part.id) if isinstance(part, ast.Name) else []
         values = [value for value in (part, *(item.value for item in held)) if value is not None]
         if any(_is_last(work, scope, value, targets) for value in values):
             return True
     return False
+
+
+def _parts(test: ast.expr) -> list[ast.expr]:
+    return [part for value in test.values for part in _parts(value)] if isinstance(test, ast.BoolOp) else [test]
+
+
+def _is_choice(test: ast.expr) -> bool:
+    """Whether a test also holds where the data does not end: `global_step % N == 0 or step == len(loader) - 1`."""
+    return any(isinstance(item, ast.BoolOp) and isinstance(item.op, ast.Or) for item in walk(test))
 
 
 def _is_last(work: Work, scope: Scope, part: ast.expr, targets: set[str | None]) -> bool:
@@ -60,9 +67,9 @@ def _is_last(work: Work, scope: Scope, part: ast.expr, targets: set[str | None])
     if not (isinstance(part, ast.Compare) and len(part.ops) == 1):
         return False
     place, bound = part.left, part.comparators[0]
-    if isinstance(part.ops[0], ast.LtE) or not _reads(place, targets):
+    if not _reads(place, targets):
         place, bound = bound, place
-    fitting = (ast.Eq, ast.GtE) if place is part.left else (ast.Eq, ast.LtE)
+    fitting = (ast.Eq, ast.GtE, ast.Gt) if place is part.left else (ast.Eq, ast.LtE, ast.Lt)
     return isinstance(part.ops[0], fitting) and _reads(place, targets) and _is_length(work, scope, bound)
 
 
@@ -80,13 +87,14 @@ def _holds_length(work: Work, scope: Scope, item: ast.AST, depth: int = 3) -> bo
     name = key(item) if depth else None
     held = work.script.bindings(scope, name) if name is not None else []
     for binding in held:
-        value, place = binding.value, work.script.places.get(binding.statement)
-        if value is None or place is None or binding.position >= 0:
+        if binding.value is None or binding.position >= 0:
             return False
-        value = _first_operand(value)
+        value = _first_operand(binding.value)
         if isinstance(value, ast.Call) and not _counts_items(value) and len(value.args) == 1:
             value = _first_operand(value.args[0])  # `math.ceil(len(loader) / n)`
-        if not (_counts_items(value) or _holds_length(work, place.scope, value, depth - 1)):
+        if not (
+            _counts_items(value) or _holds_length(work, work.script.places[binding.statement].scope, value, depth - 1)
+        ):
             return False
     return bool(held)
 
