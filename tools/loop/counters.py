@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from .calls import reached
+from .calls import may_reach
 from .names import class_of, is_step_count, key, last, suggests_counter
 from .scope import Scope, argument_of
 from .script import Script
-from .tree import call_of
 
 _NUMBERS = ("tensor", "ones", "LongTensor", "IntTensor", "int", "int32", "int64")  # calls that make a number of one
+_GROWING = {"add_", "update", "replace", "_replace"}
 _FIXED = ("num_processes", "world_size")
 
 
@@ -30,6 +30,8 @@ def growth_of(node: ast.stmt) -> tuple[str, ast.expr] | None:
 def _grown_by_call(node: ast.stmt, call: ast.Call) -> tuple[str, ast.expr] | None:
     """What `count.add_(1)`, `state = replace(state, step=state.step + 1)` and `state.update(step=...)` add to."""
     word = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    if word not in _GROWING:
+        return None
     owner = key(call.func.value) if isinstance(call.func, ast.Attribute) else None
     if isinstance(node, ast.Expr) and word == "add_" and len(call.args) == 1 and owner is not None:
         return owner, call.args[0]
@@ -95,9 +97,10 @@ def is_fixed(name: str, amount: ast.expr) -> bool:
 
 def returned(script: Script, node: ast.stmt) -> str | None:
     """The key that a statement gives the next number of by a function of this file: `step = advance(step)`."""
-    called = reached(script, node) if isinstance(node, ast.Assign) and call_of(node) is not None else None
-    if called is None or not isinstance(node, ast.Assign) or len(node.targets) != 1:
+    found = may_reach(script, node) if type(node) is ast.Assign and len(node.targets) == 1 else []
+    if len(found) != 1 or not isinstance(node, ast.Assign):
         return None
+    called = found[0]
     last_one = called.function.node.body[-1]
     value = last_one.value if isinstance(last_one, ast.Return) else None
     for parameter in called.function.parameters:

@@ -35,6 +35,7 @@ class Traits:
         self.flow = flow
         self.script = flow.script
         self.objects = flow.objects
+        self._counted: dict[ast.stmt, str | None] = {}
         self._counting: dict[Scope, bool] = {}
         self._counters: dict[tuple[int, ...], list[str]] = {}
 
@@ -48,7 +49,9 @@ class Traits:
 
     def counter(self, node: ast.stmt) -> str | None:
         """The key that a statement counts up by a fixed amount, or gives the next number; None for any other."""
-        return counter_of(node) or drawn(self.script, node) or returned(self.script, node)
+        if node not in self._counted:
+            self._counted[node] = counter_of(node) or drawn(self.script, node) or returned(self.script, node)
+        return self._counted[node]
 
     def averages(self, node: ast.stmt) -> bool:
         """Whether a statement moves an average of the weights."""

@@ -76,8 +76,8 @@ def _is_whole(value: ast.expr) -> bool:
 
 def _variables_of_loops(work: Work, stepping: list[ast.stmt], counted: set[int]) -> None:
     """Report logs under the number of the batch, as in `for step in count(): ... log(..., step=step)`."""
-    variables = {loop: _numbers(loop) for loop in stepping}
-    for node in within(stepping) if any(variables.values()) else ():
+    variables = {loop: found for loop in stepping if id(loop) not in counted and (found := _numbers(loop))}
+    for node in within([*variables]):
         loop = work.script.loop(node)
         if (
             loop is None

@@ -28,6 +28,7 @@ from ..loop.tree import calls_of, of_variable, within
 from ..work import Work
 
 _KIND = "hidden counter"
+_SEEN = {ast.For, ast.AsyncFor, ast.Expr}
 _COMMON = ("update", "add", "append", "step", "log", "write", "reset", "close", "forward", "train", "eval")
 
 
@@ -36,11 +37,10 @@ def hidden_counters(work: Work) -> None:
     if not work.script.module.classes:
         return
     closed, told = work.closed(), set()
-    for loop in filter(_is_loop, work.flow.before):
-        if id(loop) not in closed and work.in_iteration(loop) is not None:
-            told |= {id(loop)} if _report(work, loop, _counting(work, loop, None)) else set()
-    for node in work.flow.before:
-        if type(node) is ast.Expr and id(node) not in closed and (found := _method_that_counts(work, node)):
+    for node in [node for node in work.flow.before if type(node) in _SEEN and id(node) not in closed]:
+        if _is_loop(node) and work.in_iteration(node) is not None:
+            told |= {id(node)} if _report(work, node, _counting(work, node, None)) else set()
+        elif isinstance(node, ast.Expr) and (found := _method_that_counts(work, node)):
             _report(work, node, iter([found]), "this may run")
     for function in [item for item in work.flow.entries if item not in work.flow.stepping]:
         inner = [node for node in within(function.node.body) if _is_loop(node) and id(node) not in told]
