@@ -43,11 +43,18 @@ def _report(work: Work, block: Block) -> None:
     elif others and any(map(work.traits.averages, within(block.statements))):
         text = "averages at every micro-batch, also where no weights have moved; move it to where updates are counted"
         work.refuse(block.node, block.role.value, Refusal("counts-batches", text))
-    elif others and refusal.code == "counts-batches":
+    elif any(_numbers_updates(work, item) for item in others) and refusal.code == "counts-batches":
         text = "counts beside the updates that a guard counts; no test on the boundary stands round it"
         work.warn(block.node, block.role.value, "data-counter", text)
     else:
         work.refuse(block.node, block.role.value, refusal)
+
+
+def _numbers_updates(work: Work, block: Block) -> bool:
+    """Whether a block counts updates by a number or shows them, and does not only average."""
+    return bool(work.traits.counters_in(block.statements)) or any(
+        map(work.traits.shows_progress, within(block.statements))
+    )
 
 
 def _counted_twice(work: Work, block: Block, others: list[Block]) -> Refusal | None:
