@@ -93,7 +93,8 @@ def may_reach(script: Script, node: ast.stmt) -> list[Reached]:
     if call is None:
         return []
     scope = script.places[node].scope
-    return [Reached(script, function, scope, call) for function in script.runs(scope, call)]
+    found = script.runs(scope, call)
+    return [Reached(script, function, scope, call) for function in found] if found else []
 
 
 def all_reached(script: Script, node: ast.stmt) -> Iterator[Reached]:

@@ -104,8 +104,8 @@ def returned(script: Script, node: ast.stmt) -> str | None:
     last_one = called.function.node.body[-1]
     value = last_one.value if isinstance(last_one, ast.Return) else None
     for parameter in called.function.parameters:
-        found = grown(parameter, value) if value is not None else None
-        if found is not None and is_fixed(*found):
+        growth = grown(parameter, value) if value is not None else None
+        if growth is not None and is_fixed(*growth):
             handed = key(argument_of(called.function, called.call, parameter))
             return handed if handed is not None and handed == key(node.targets[0]) else None
     return None
