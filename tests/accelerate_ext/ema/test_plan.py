@@ -7,7 +7,7 @@ import torch
 from accelerate_ext.ema import PostHocEMA, list_snapshots, plan
 from accelerate_ext.ema.fit import fit
 from accelerate_ext.ema.plan import Plan
-from accelerate_ext.ema.profile import gamma_from_sigma_rel, step_weights
+from accelerate_ext.ema.profile import MAX_SIGMA_REL, gamma_from_sigma_rel, step_weights
 
 MEASURED = [  # worst expected error over 0.02 to 0.25 with 16 snapshots
     ({"sigma_rel": (0.05, 0.10), "spacing": "even"}, 4.8e-2),
@@ -37,13 +37,35 @@ def test_the_widths_are_chosen_for_the_least_error():
     chosen = plan(50_000, 16)
     for sigma_rel in ((0.05, 0.10), (0.02, 0.10), (0.10, 0.20)):
         assert chosen.worst_error <= plan(50_000, 16, sigma_rel=sigma_rel).worst_error
-    assert len(plan(50_000, 16, num_averages=1).sigma_rel) == 1
+    assert len(chosen.sigma_rel) == 2
+    assert [len(plan(50_000, 4, num_averages=number).sigma_rel) for number in (1, 2, 3)] == [1, 2, 3]
 
 
-def test_without_a_count_the_smallest_plan_is_made_that_keeps_the_error():
-    made = plan(20_000, max_error=0.01, sigma_rel=(0.05, 0.10))
-    assert made.worst_error <= 0.01
-    assert plan(20_000, len(made.times) - 1, sigma_rel=(0.05, 0.10)).worst_error > 0.01
+@pytest.mark.parametrize("max_error", [0.3, 0.1, 0.05, 0.02, 0.01, 0.005])
+def test_without_a_count_the_smallest_plan_is_made_that_keeps_the_error(max_error):
+    made = plan(20_000, max_error=max_error, sigma_rel=(0.05, 0.10))
+    assert made.worst_error <= max_error
+    assert made == plan(20_000, len(made.times), sigma_rel=(0.05, 0.10))
+    assert plan(20_000, len(made.times) - 1, sigma_rel=(0.05, 0.10)).worst_error > max_error
+
+
+def test_an_error_that_a_plan_has_is_one_that_it_keeps():
+    made = plan(20_000, 8, sigma_rel=(0.05, 0.10))
+    assert plan(20_000, 8, sigma_rel=(0.05, 0.10), max_error=made.worst_error) == made
+    assert plan(20_000, sigma_rel=(0.05, 0.10), max_error=made.worst_error) == made
+    between = plan(20_000, 7, sigma_rel=(0.05, 0.10))
+    assert plan(20_000, sigma_rel=(0.05, 0.10), max_error=between.worst_error) == between
+
+
+def test_an_error_that_no_number_of_snapshots_keeps_is_refused_with_the_most_that_there_can_be():
+    with pytest.raises(ValueError, match=r"^30 snapshots of \(0.1,\) give .* over \(0.02, 0.25\), above .* range$"):
+        plan(30, sigma_rel=0.1, max_error=1e-9)
+
+
+def test_errors_are_told_of_widths_all_over_the_wanted_range():
+    made = plan(1000, 4, wanted=(0.03, 0.2))
+    assert list(made.errors) == pytest.approx(np.geomspace(0.03, 0.2, 13))
+    assert max(plan(1000, 4, wanted=(0.1, MAX_SIGMA_REL)).errors) == pytest.approx(MAX_SIGMA_REL)
 
 
 def test_the_expected_error_is_met_on_a_random_walk():
@@ -79,6 +101,9 @@ def test_the_space_is_told():
     ("arguments", "text"),
     [
         ({"total": 0, "count": 1}, "`total` must be 1 or more"),
+        ({"total": 10, "count": 0}, "^`count` must lie between 1 and `total`"),
+        ({"total": 10, "count": 2, "wanted": (0.0, 0.1)}, "^`wanted` must be two rising widths"),
+        ({"total": 10, "count": 2, "num_averages": 4}, "^`num_averages` must be 1, 2 or 3"),
         ({"total": 10, "count": 11}, "`count` must lie between 1 and `total`"),
         ({"total": 10}, "give `count`, or `max_error`"),
         ({"total": 10, "count": 2, "wanted": (0.2, 0.1)}, "`wanted` must be two rising widths"),
@@ -99,10 +124,12 @@ def test_what_cannot_be_planned_is_refused(arguments, text):
         plan(**arguments)
 
 
-@pytest.mark.parametrize(("total", "count"), [("100", 3), (100, 3.5), (100.5, 3), (100, "3")])
-def test_numbers_must_be_whole(total, count):
-    with pytest.raises(TypeError, match="must be a whole number, got"):
-        plan(total, count)
+@pytest.mark.parametrize(
+    ("name", "given"), [("total", "100"), ("count", 3.5), ("total", 100.5), ("count", "3"), ("num_averages", 1.5)]
+)
+def test_numbers_must_be_whole(name, given):
+    with pytest.raises(TypeError, match=f"`{name}` must be a whole number, got {given!r}"):
+        plan(**{"total": 100, "count": 3, name: given})
 
 
 def test_numbers_may_be_written_as_floats_and_a_width_alone():
@@ -112,12 +139,13 @@ def test_numbers_may_be_written_as_floats_and_a_width_alone():
 
 
 def test_all_that_is_wrong_is_told_at_once():
-    with pytest.raises(ValueError, match=r"(?s)`total`.*`spacing`"):
+    with pytest.raises(ValueError, match=r"^`total` .* got 0; `count` .* got 1; `spacing` .*'odd'$"):
         plan(0, 1, spacing="odd")
 
 
 def test_a_plan_of_a_short_run_has_no_time_twice():
     assert plan(3, 3).times == (1, 2, 3)
+    assert plan(3, 1).times == (3,)
     assert plan(5, 5, spacing="even").times == (1, 2, 3, 4, 5)
 
 
