@@ -56,6 +56,9 @@ class Averages:
             raise ValueError(f"`name` must be new, but {name!r} is registered already; pick another one")
         self._by_name[name] = average
 
+    def names(self) -> list[str]:
+        return list(self._by_name)
+
     def states(self) -> dict[str, Mapping[str, Any]]:
         """The state of each average. Every process must call it."""
         return {name: average.state_dict() for name, average in self._by_name.items()}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -13,13 +15,14 @@ from .arguments import limit
 from .averages import Average, Averages, write_states
 from .backward import BackwardPasses
 from .checkpoint import counts_from_states
-from .errors import SkippedUpdatesError
+from .errors import CheckpointError, SkippedUpdatesError
 from .ledger import Ledger
 from .optimizer import CountedOptimizer, count_steps_of, stop_counting_steps_of
 from .streak import MAX_CONSECUTIVE_SKIPS, too_many_skips
 from .update import Verdict
 
 _IN_STATE = "accelerate_ext.applied_step"
+_AVERAGES = "averages"  # names of those that lie beside the counts
 
 
 class MovingAverage(Protocol):
@@ -43,7 +46,9 @@ class AppliedStepCallback(TrainerCallback):
         stop_at_applied_step: ends training once so many updates are applied. The Trainer's `max_steps` must leave
             room for skipped ones.
         max_consecutive_skips: so many skipped updates in a row raise SkippedUpdatesError; None never does.
-    Raises: TypeError if `ema` has no `update`; ValueError for a number that is no limit.
+    Raises: TypeError if `ema` has no `update`; ValueError for a number that is no limit; when training resumes,
+        CheckpointError if the average that the checkpoint holds cannot be found: a folder outside `output_dir` must
+        stand in `TrainingArguments(resume_from_checkpoint=...)`, since callbacks are not told what `train` is given.
     """
 
     def __init__(
@@ -118,7 +123,7 @@ class AppliedStepCallback(TrainerCallback):
         if self.ema is not None and now.applied > self._counts.applied:
             self.ema.update(now.applied)
         self._counts = Ledger(**now.state_dict())
-        _stored_in(state)[_IN_STATE] = now.state_dict()
+        _stored_in(state)[_IN_STATE] = {**now.state_dict(), _AVERAGES: self._averages.names()}
         most = self.max_consecutive_skips
         if most is not None and now.skipped_in_a_row >= most:
             raise SkippedUpdatesError(too_many_skips(now.skipped_in_a_row, most, [self._optimizer], None))
@@ -178,7 +183,7 @@ class AppliedStepCallback(TrainerCallback):
         return attempts is not None or passes is self._passes
 
     def _resume(self, args: TrainingArguments, state: TrainerState, optimizer: CountedOptimizer) -> None:
-        stored = _stored_in(state).get(_IN_STATE)
+        stored: dict[str, Any] | None = _stored_in(state).get(_IN_STATE)
         if stored is None:
             stored = counts_from_states([optimizer]).attempts
             warnings.warn(
@@ -189,9 +194,34 @@ class AppliedStepCallback(TrainerCallback):
         if optimizer.attempts is not None:
             optimizer.attempts.restart(dict(stored))
         optimizer.restart(dict(stored))
-        given = args.resume_from_checkpoint
-        is_named = isinstance(given, str) and Path(given).is_dir()
-        self._averages.load(Path(str(given)) if is_named else _checkpoint_folder(args, state))
+        self._load_averages(args, state, cast(Sequence[str], stored.get(_AVERAGES, ())))
+
+    def _load_averages(self, args: TrainingArguments, state: TrainerState, saved: Sequence[str]) -> None:
+        """Load from the checkpoint that the Trainer resumes, which it tells callbacks of only in its arguments."""
+        usual, given = _checkpoint_folder(args, state), args.resume_from_checkpoint
+        folders = [Path(given), usual] if isinstance(given, str) else [usual]
+        resumed = next((folder for folder in folders if _holds(folder, state)), None)
+        lost = set(saved).intersection(self._averages.names())
+        if resumed is None and lost and not state.is_hyper_param_search:
+            raise CheckpointError(
+                f"the checkpoint that training resumes from must be where callbacks can find it, since it holds the "
+                f"average; it is not {' or '.join(map(str, folders))}. Say where it is: "
+                "`TrainingArguments(resume_from_checkpoint=...)`, with the folder that `train` is given"
+            )
+        self._averages.load(resumed or usual)
+
+
+def _holds(folder: Path, state: TrainerState) -> bool:
+    """Whether a checkpoint is the one that a state was read from, and not that of another run at the same step."""
+    try:
+        found = TrainerState.load_from_json(str(folder / "trainer_state.json"))
+    except (OSError, ValueError, TypeError):
+        return False
+    told = [
+        json.dumps([one.global_step, one.log_history, _stored_in(one).get(_IN_STATE)], default=str)
+        for one in (found, state)
+    ]
+    return told[0] == told[1]
 
 
 def _checkpoint_folder(args: TrainingArguments, state: TrainerState) -> Path:

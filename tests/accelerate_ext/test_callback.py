@@ -164,6 +164,32 @@ def test_resuming_takes_up_counts_and_averages(make, tmp_path, restore, where):
     assert (again.attempted_step, again.applied_step) == (6, 5)
 
 
+@pytest.mark.parametrize("is_told", [False, True])
+@pytest.mark.parametrize("is_in_the_way", [False, True])
+def test_an_average_of_a_checkpoint_elsewhere_is_taken_up_or_missed_aloud(make, tmp_path, is_told, is_in_the_way):
+    model = new_model()
+    mean = Mean(model)
+    make(accelerate_ext.AppliedStepCallback(ema=mean), [1], model=model).train()
+    checkpoint = tmp_path / "out" / "checkpoint-3"
+    elsewhere = {"output_dir": str(tmp_path / "other")}
+    if is_in_the_way:  # a checkpoint of another run, at the same step
+        model = new_model()
+        make(
+            accelerate_ext.AppliedStepCallback(ema=Mean(model)), [2], model=model, learning_rate=0.3, **elsewhere
+        ).train()
+    if is_told:
+        elsewhere["resume_from_checkpoint"] = str(checkpoint)
+    model = new_model()
+    later = Mean(model)
+    resumed = make(accelerate_ext.AppliedStepCallback(ema=later), model=model, **elsewhere)
+    if is_told:
+        resumed.train(resume_from_checkpoint=str(checkpoint))
+        assert (later.told, later.weight.tolist()) == (mean.told, mean.weight.tolist())
+    else:
+        with pytest.raises(accelerate_ext.CheckpointError, match=r"TrainingArguments\(resume_from_checkpoint=...\)"):
+            resumed.train(resume_from_checkpoint=str(checkpoint))
+
+
 def test_a_checkpoint_from_before_gives_the_count_of_the_optimizer(make, tmp_path):
     make(None, [1]).train()
     callback = accelerate_ext.AppliedStepCallback()
