@@ -24,6 +24,7 @@ WIDTHS = (0.02, 0.03, 0.05, 0.075, 0.10, 0.15, 0.20)
 DENSITIES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
 NUM_WANTED = 13
 MAX_COUNT = 1024
+MANY = 128  # snapshots
 ROUNDING = {"float32": 0.0, "bfloat16": 1.7e-3, "float16": 2.1e-4}
 """Root mean square rounding of stored weights over their root mean square; what float32 costs is lost in the rest."""
 DISTANCE = 0.01
@@ -109,7 +110,7 @@ def plan(
     candidates = _candidates(sigma_rel, num_averages)
     best = _smallest(aim, candidates, max_error) if count is None else _best(aim, count, candidates)
     if max_error is not None and best.worst_error > max_error:
-        raise ValueError(_too_far(best, wanted, max_error, dtype))
+        raise ValueError(_too_far(best, wanted, max_error, dtype, is_free=count is None))
     return best
 
 
@@ -119,10 +120,11 @@ def _candidates(sigma_rel: float | Iterable[float] | None, num_averages: int) ->
     return [tuple(check_sigma_rel(width) for width in distinct_widths(sigma_rel))]
 
 
-def _too_far(best: Plan, wanted: tuple[float, float], max_error: float, dtype: str) -> str:
+def _too_far(best: Plan, wanted: tuple[float, float], max_error: float, dtype: str, is_free: bool) -> str:
+    way_out = "no number of them comes near enough: allow a larger error" if is_free else "allow more snapshots"
     return (
         f"{len(best.times)} snapshots of {best.sigma_rel} give an expected error of {best.worst_error:.2g} over "
-        f"{wanted}, above max_error={max_error:g}; allow more snapshots, more averages or a narrower range"
+        f"{wanted}, above max_error={max_error:g}; {way_out}, more averages or a narrower range"
         + ("" if dtype == "float32" else f", or store float32 instead of {dtype}")
     )
 
@@ -138,11 +140,15 @@ def distinct_widths(sigma_rel: float | Iterable[float]) -> tuple[float, ...]:
 
 
 def _smallest(aim: _Aim, candidates: list[tuple[float, ...]], max_error: float | None) -> Plan:
-    """The plan of the fewest snapshots that keeps the error; one of the most that there can be, where none does."""
+    """The plan of the fewest snapshots that keeps the error; where none does, one of so many that it can be seen."""
     limit = math.inf if max_error is None else max_error
     most = min(aim.total, MAX_COUNT)
     low, high = 0, 1
     while (best := _best(aim, high, candidates)).worst_error > limit and high < most:
+        if high >= MANY:  # each doubling takes eight times as long
+            if best.worst_error * (high / most) ** 4 > limit:  # it falls by less than the fourth power of the number
+                return best
+            candidates = [best.sigma_rel]  # which widths are best has settled by now
         low, high = high, min(2 * high, most)
     while high - low > 1:
         middle = (low + high) // 2
@@ -215,7 +221,7 @@ def _check(
     if count is not None and not 1 <= count <= min(total, MAX_COUNT):
         wrong.append(f"`count` must lie between 1 and `total` (and {MAX_COUNT}), got {count}")
     if count is None and max_error is None:
-        wrong.append("give `count`, or `max_error` for the smallest count that keeps it")
+        wrong.append("give `count` (--count), or `max_error` (--max-error) for the smallest count that keeps it")
     if max_error is not None:
         wrong.append(number_problem("max_error", max_error))
     if spacing not in ("end", "even"):

@@ -105,7 +105,7 @@ def test_the_space_is_told():
         ({"total": 10, "count": 2, "wanted": (0.0, 0.1)}, "^`wanted` must be two rising widths"),
         ({"total": 10, "count": 2, "num_averages": 4}, "^`num_averages` must be 1, 2 or 3"),
         ({"total": 10, "count": 11}, "`count` must lie between 1 and `total`"),
-        ({"total": 10}, "give `count`, or `max_error`"),
+        ({"total": 10}, r"give `count` \(--count\), or `max_error` \(--max-error\)"),
         ({"total": 10, "count": 2, "wanted": (0.2, 0.1)}, "`wanted` must be two rising widths"),
         ({"total": 10, "count": 2, "wanted": (0.1, 0.4)}, "`wanted` must be two rising widths"),
         ({"total": 10, "count": 2, "wanted": 0.1}, "`wanted` must be two rising widths"),
@@ -117,6 +117,10 @@ def test_the_space_is_told():
         ({"total": 10, "count": 2, "num_averages": 9}, "`num_averages` must be 1, 2 or 3"),
         ({"total": 10, "count": 2, "sigma_rel": (0.5,)}, "`sigma_rel` must lie between 0"),
         ({"total": 10_000, "count": 2, "max_error": 1e-6}, "above max_error=1e-06; allow more snapshots"),
+        (
+            {"total": 10_000, "max_error": 1e-9, "spacing": "even", "sigma_rel": (0.02, 0.2)},
+            "no number of them comes near",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_refused(arguments, text):
