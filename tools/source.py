@@ -50,10 +50,14 @@ class Source:
     def from_bytes(cls, data: bytes) -> Source:
         """Decode as Python does: byte order mark, then the PEP 263 line, then UTF-8.
 
-        Raises: SourceError if the bytes are not text in the encoding that the file declares.
+        Raises: SourceError if the bytes are a notebook, or no text in the encoding that the file declares.
         """
         if b"\0" in data:
             raise SourceError("a Python source file must not contain NUL bytes; this looks like a binary file")
+        if (
+            data.lstrip()[:1] == b"{" and b'"cells"' in data and b'"nbformat"' in data
+        ):  # such JSON parses as Python too
+            raise SourceError("this is a notebook: make a script of it first, as with `jupyter nbconvert --to script`")
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
         except (SyntaxError, LookupError) as error:

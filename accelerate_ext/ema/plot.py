@@ -5,6 +5,7 @@ Needs matplotlib, the extra ``plot``. Every function returns a figure; ``save`` 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..staging import write_whole
 from .fit import fit
 from .profile import cumulative, density, gamma_from_sigma_rel
 from .result import Reconstruction
@@ -114,13 +116,19 @@ def _title(sweeps: Sequence[Sweep]) -> str:
 
 
 def save(figure: Figure, path: str | Path) -> Path:
-    """Writes the figure in the format of the name's ending. Raises: ValueError naming the endings that work."""
+    """Writes the figure in the format of the name's ending, whole or not at all.
+
+    Raises: ValueError naming the endings that work; OSError naming the file.
+    """
     path = Path(path)
     known = figure.canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".") not in known:
         raise ValueError(f"{path} must end in one of {', '.join(sorted(known))}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    try:
+        write_whole(path, functools.partial(figure.savefig, format=path.suffix.removeprefix(".")))
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     return path
 
 

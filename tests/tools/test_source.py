@@ -27,6 +27,7 @@ def test_bytes_come_back_as_they_were_read(data):
     ("data", "why"),
     [
         (b"x = 1\0", "must not contain NUL bytes"),
+        (b'{\n "cells": [],\n "metadata": {},\n "nbformat": 4\n}\n', "this is a notebook: make a script of it"),
         ("# coding: utf-8\nx = 'é'".encode("latin-1"), "not utf-8 text at byte 21: invalid continuation byte"),
         (b"# coding: nonsense\nx = 1", "the encoding of the file cannot be used: unknown encoding: nonsense"),
     ],

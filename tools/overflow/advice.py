@@ -41,7 +41,10 @@ def why_unchanged(finished: Finished) -> str:
         )
     if _sites(finished):
         return f"{left_out}; `report` says why"
-    return f"{left_out} and find no loop in it; is the loop in another file?"
+    return (
+        f"{left_out} and find no loop with an Accelerator in it: it is in another file, or steps without Accelerate,"
+        " as through a GradScaler of its own, which the rules do not read"
+    )
 
 
 def _has_trainer(finished: Finished) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -90,6 +92,19 @@ def test_the_format_follows_the_name(tmp_path, ending):
     assert path.stat().st_size > 1000
     with pytest.raises(ValueError, match=r"profile\.txt must end in one of .*png"):
         plot.save(plot.plot_profiles([0.1]), tmp_path / "profile.txt")
+
+
+def test_a_figure_that_cannot_be_written_names_its_file_and_leaves_nothing(tmp_path, monkeypatch):
+    figure = plot.plot_profiles([0.1])
+
+    def fill_the_disk(file, **options):
+        Path(file).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(figure, "savefig", fill_the_disk)
+    with pytest.raises(OSError, match=r"No space left on device: '.*profile\.png'"):
+        plot.save(figure, tmp_path / "profile.png")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.processes

@@ -67,7 +67,7 @@ def test_a_script_that_no_rule_changes_is_told_what_report_can_say(story, tmp_pa
     repaired = written(tmp_path, STEP)
     assert why_unchanged(finished(short(story), repaired)).endswith("nothing in this script; `report` says why")
     empty = written(tmp_path, "import my_loop\n")
-    assert why_unchanged(finished(short(story), empty)).endswith("find no loop in it; is the loop in another file?")
+    assert why_unchanged(finished(short(story), empty)).endswith("which the rules do not read")
 
 
 def test_a_loop_of_the_trainer_is_known_by_what_ran(story, tmp_path: Path) -> None:
