@@ -47,6 +47,7 @@ class Attempts:
         self._pass_at_last_step = 0
         self._pass_at_end = 0  # a later backward pass, outside of windows, begins the next attempt
         self._scale_before_skips: torch.Tensor | float | None = None
+        self._has_warned = False
 
     @property
     def update(self) -> Update:
@@ -111,8 +112,21 @@ class Attempts:
             if owners:  # else somebody steps an optimizer that was not prepared: nothing is known about it
                 self._update.close_without_step(owners)
                 self._unseen.missed(self._models)
+            elif not self.optimizers():
+                self._warn_of_no_optimizer()
         self._pass_at_end = self.passes.count
         self._check_streak()
+
+    def _warn_of_no_optimizer(self) -> None:
+        """Once: a loop that waits for `update.applied` would wait for ever."""
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "an optimizer must be prepared for its updates to be counted, and none is: `update.applied` stays "
+                "False and `applied_step` 0. Give it to `accelerator.prepare`",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def abandon_window(self) -> None:
         """The block was left by an exception: what stepped counts, what did not is no attempt."""

@@ -32,7 +32,7 @@ def step_of(named: Path, weights: Path, table: Mapping[str, float]) -> float:
     Raises: SnapshotError naming the checkpoint if nothing says a step above 0.
     """
     if table:
-        for name in (str(named), named.name, str(weights), weights.name):
+        for name in (str(named), named.name or named.resolve().name, str(weights), weights.name):
             if name in table:
                 return table[name]
         listed = ", ".join(list(table)[:10])
@@ -43,9 +43,10 @@ def step_of(named: Path, weights: Path, table: Mapping[str, float]) -> float:
         return counted.attempts["applied"]
     step = step_from_name(named)
     if not step:
+        name = named.name or named.resolve().name  # `.` has none of its own
         raise SnapshotError(
             f"{named} has no step above 0 in its name; move it away, or give a table of the steps of all (--steps "
-            f"FILE.csv with a line for each, as `{named.name},10000`; in Python steps={{{named.name!r}: 10000, ...}})"
+            f"FILE.csv with a line for each, as `{name},10000`; in Python steps={{{name!r}: 10000, ...}})"
         )
     return step
 

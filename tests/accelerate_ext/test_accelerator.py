@@ -239,6 +239,7 @@ def test_freeing_memory_begins_at_zero(loop):
     assert (record.accelerator.attempted_step, record.accelerator.applied_step) == (2, 2)
 
 
+@pytest.mark.filterwarnings("ignore:an optimizer must be prepared:RuntimeWarning")
 def test_an_optimizer_that_was_not_prepared_is_neither_counted_nor_blamed():
     accelerator = accelerate_ext.Accelerator(cpu=True, max_consecutive_skips=1)
     model = accelerator.prepare(nn.Linear(1, 1))

@@ -1,6 +1,7 @@
 """Windows inside windows, and windows that an exception leaves."""
 
 import contextlib
+import warnings
 
 import pytest
 import torch
@@ -89,3 +90,20 @@ def test_only_attempt_yields_the_update():
         assert nothing is None
     with accelerator.attempt(model) as update:
         assert update is not None
+
+
+def test_a_loop_whose_optimizer_is_not_prepared_is_told_so_once():
+    accelerator = accelerate_ext.Accelerator(cpu=True)
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = accelerator.prepare(model)
+    told = []
+    for _ in range(3):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with accelerator.attempt(model) as update:
+                step(accelerator, model, optimizer)
+        told += [str(one.message) for one in caught]
+        assert not update.applied
+    assert len(told) == 1
+    assert told[0].endswith("Give it to `accelerator.prepare`")

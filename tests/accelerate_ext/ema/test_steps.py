@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 from accelerate_ext.checkpoint import StoredCounts
 from accelerate_ext.ema.header import SnapshotError
 from accelerate_ext.ema.inputs import InputOptions, find_sources
-from accelerate_ext.ema.steps import step_from_name
+from accelerate_ext.ema.steps import step_from_name, step_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::accelerate_ext.ema.result.ReconstructionWarning")
 
@@ -141,3 +142,12 @@ def test_a_checkpoint_before_the_first_applied_update_is_refused_by_name(known_r
     StoredCounts({"attempted": 3, "applied": 0, "skipped": 3, "skipped_in_a_row": 3}).write(tmp_path)
     with pytest.raises(SnapshotError, match=f"{re.escape(str(tmp_path))}.*no update was applied"):
         find_sources(tmp_path)
+
+
+def test_the_folder_that_one_is_in_is_named_by_its_own_name(tmp_path, monkeypatch):
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    with pytest.raises(SnapshotError, match=r"`weights,10000`; in Python steps=\{'weights': 10000"):
+        step_of(Path("."), Path("model.safetensors"), {})
+    assert step_of(Path("."), Path("model.safetensors"), {"weights": 30}) == 30
