@@ -12,7 +12,7 @@ from .loop.blocks import Block, Blocks, Role
 from .loop.clauses import Clause, Clauses
 from .loop.flag import Flag, Flags
 from .loop.flow import Flow
-from .loop.lifetimes import left_unbound, stays_true
+from .loop.lifetimes import left_unbound, read_by_turns, stays_true
 from .loop.names import key, last, root, word_pattern
 from .loop.objects import Identity, Objects
 from .loop.obstacles import Refusal
@@ -110,7 +110,7 @@ class Work:
 
     def left_unbound(self, block: Block, statements: list[ast.stmt]) -> Refusal | None:
         """Why statements cannot wait for an applied update: a name of theirs is read behind them."""
-        stale = self._stays_true(block, statements)
+        stale = self._stays_true(block, statements) or self._by_turns(block, statements)
         if stale is not None or left_unbound(self.script, statements, block.scope, set()) is None:
             return stale
         spared = {
@@ -125,6 +125,14 @@ class Work:
             if isinstance(node, ast.If) and self.traits.asks_counter(node.test, counters):
                 spared |= {id(inner) for inner in within(node.body)}
         return left_unbound(self.script, statements, block.scope, spared)
+
+    def _by_turns(self, block: Block, statements: list[ast.stmt]) -> Refusal | None:
+        """Why the counter cannot stay behind where the loop takes turns by it."""
+        counters, loop = self.traits.counters_in(statements), self.script.loop(statements[0])
+        nodes = within(loop.body) if counters and loop is not None else ()
+        tests = [node for node in nodes if isinstance(node, ast.If) and self.traits.asks_counter(node.test, counters)]
+        inside = {id(node) for node in within([*statements, block.node])}
+        return read_by_turns(block.scope, tests, inside) if len(tests) > 1 else None
 
     def _stays_true(self, block: Block, statements: list[ast.stmt]) -> Refusal | None:
         """Why the answer of a test on the counter cannot wait for an applied update."""

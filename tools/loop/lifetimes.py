@@ -65,6 +65,35 @@ def stays_true(
     return None
 
 
+def read_by_turns(scope: Scope, tests: list[ast.If], inside: set[int]) -> Refusal | None:
+    """Why a counter cannot wait for an applied update: by its value one test gives a name, and another one reads it.
+
+    `tests` are those of the loop that read the counter, `inside` ids of statements that wait with it. In a loop that
+    takes turns by its counter each turn reads what its own half has set; held back, it leads to the other half.
+    """
+    free = [test for test in tests if id(test) not in inside]
+    names = {name for name in scope.bindings if name.isidentifier()}
+    for reader in [test for test in free if test.orelse]:
+        givers = [test for test in free if test is not reader and not _is_in_one_arm(test, [reader])]
+        for node in within([*reader.body, *reader.orelse]):
+            for name in _reads(node, names):
+                setters = [item.statement for item in scope.bindings[name]]
+                for giver in [test for test in givers if _is_in_one_arm(test, setters)]:
+                    text = (
+                        f"line {node.lineno} reads `{name}`, which line {giver.lineno} gives a value by turns of the "
+                    )
+                    advice = (
+                        f"same counter: after a skipped update it may have none. Give `{name}` one before the loop"
+                    )
+                    return Refusal("late-name", text + advice)
+    return None
+
+
+def _is_in_one_arm(test: ast.If, nodes: list[ast.stmt]) -> bool:
+    arms = [arm for arm in (test.body, test.orelse) if arm]
+    return any(all(arm[0].lineno <= node.lineno <= (arm[-1].end_lineno or 0) for node in nodes) for arm in arms)
+
+
 def read_elsewhere(script: Script, node: ast.stmt, scope: Scope, spared: Iterable[ast.stmt]) -> Refusal | None:
     """Why an assignment cannot be left out of some iterations: what it sets is read outside it and what is spared.
 

@@ -190,3 +190,37 @@ def test_a_function_that_calls_itself_is_read_once():
     result = rewrite(RECURSIVE.encode())
     wanted = RECURSIVE.replace("if accelerator.sync_gradients:", f"if {GATE}:")
     assert result.after.decode() == wanted
+
+
+TURNS = """\
+with accelerator.accumulate(model):
+    if global_step % 2 == 0:
+        loss = model(batch)
+    else:
+        second = other(batch)
+        loss = second
+    accelerator.backward(loss)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+BY_TURNS = """\
+if accelerator.sync_gradients:
+    global_step += 1
+if (global_step - 1) % 2 == 0:
+    logs = {"first": loss}
+else:
+    logs = {"second": second}
+print(logs)
+"""
+
+
+def test_a_counter_that_a_loop_takes_turns_by_cannot_stay_behind(make_loop):
+    """Held back at the first update, it would lead to the half that reads what the other turn has not set yet."""
+    result = make_loop(step=TURNS).rewrite(BY_TURNS)
+    assert result.after == result.before
+    (site,) = [site for site in result.sites if site.code == "late-name"]
+    assert "`second`" in site.message
+
+
+def test_turns_whose_names_have_a_value_before_the_loop_are_no_obstacle(make_loop):
+    assert "gated" in make_loop(step=TURNS.replace("second", "window")).codes(BY_TURNS.replace(": second", ": window"))
