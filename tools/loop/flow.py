@@ -13,7 +13,7 @@ from .objects import Objects
 from .paths import Condition, Path, State, StepSite, equality, is_wildcard
 from .scope import Scope
 from .script import Script
-from .tree import calls_of, inner_blocks
+from .tree import by_chance, calls_of, inner_blocks
 
 STEP = re.compile(r"step\s*\(")
 _ENVIRONMENT = re.compile(r"deepspeed|hasattr|distributed_type|DistributedType|is_xla|is_tpu", re.IGNORECASE)
@@ -141,15 +141,17 @@ class Flow:
         """The state after the calls that a statement itself makes."""
         if node in self._attempting:
             state = replace(state, is_gated=False, is_skipped=False)  # what comes of this attempt is not known
+            unsure = by_chance(node)
             for site in self._sites.get(node, ()):
-                state = replace(state, paths=frozenset(replace(p, steps=(*p.steps, site)) for p in state.paths))
+                made = frozenset(replace(p, steps=(*p.steps, site)) for p in state.paths)
+                state = replace(state, paths=made | state.paths if id(site.call) in unsure else made)
             alternatives: dict[ast.Call, list[Scope]] = {}
             for call, function in self.script.called(node):
                 alternatives.setdefault(call, []).append(function)
-            for functions in alternatives.values():
+            for call, functions in alternatives.items():
                 if any(function in self.stepping for function in functions):
                     ends = [self._joined(state, self.summary(f)) if f in self.stepping else state for f in functions]
-                    state = self._union([*ends], state) or state
+                    state = self._union([*ends, *([state] if id(call) in unsure else [])], state) or state
         elif state.is_after_step:
             for one in may_reach(self.script, node):
                 self.entries.setdefault(one.function, []).append(state)

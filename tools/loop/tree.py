@@ -156,3 +156,21 @@ def assigned(node: ast.stmt) -> list[tuple[ast.expr, ast.expr]]:
         else:
             pairs.append((target, node.value))
     return pairs
+
+
+def by_chance(node: ast.stmt) -> set[int]:
+    """Ids of the calls that the expressions of a statement make or not: behind `and` or `or`, in an arm of `if else`.
+
+    What a boundary flag decides about is no chance: between boundaries a step does nothing.
+    """
+    found: set[int] = set()
+    for item in expressions(node):
+        if isinstance(item, ast.BoolOp):
+            tests, arms = item.values[:1], item.values[1:]
+        elif isinstance(item, ast.IfExp):
+            tests, arms = [item.test], [item.body, item.orelse]
+        else:
+            continue
+        if not any("sync_gradients" in ast.dump(test) for test in tests):
+            found |= {id(inner) for arm in arms for inner in ast.walk(arm) if isinstance(inner, ast.Call)}
+    return found

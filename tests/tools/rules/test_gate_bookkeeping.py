@@ -99,6 +99,9 @@ def test_text_in_strings_keeps_its_lines_when_a_block_is_indented(loop):
         ("optimizer", "for part in batch:\n    optimizer.step()\n", "step-in-inner-loop"),
         ("optimizer", "if good(batch):\n    optimizer.step()\n", "conditional-step"),
         ("optimizer", "if step % 2 == 0:\n    optimizer.step()\n", "conditional-step"),
+        ("optimizer", "good(batch) and optimizer.step()\n", "conditional-step"),
+        ("optimizer", "optimizer.step() if good(batch) else None\n", "conditional-step"),
+        ("optimizer", "if bad(batch) or optimizer.step():\n    pass\n", "conditional-step"),
         ("optimizer", "for opt in optimizers:\n    opt.step()\n", "several-optimizers"),
         ("optimizer", "try:\n    optimizer.step()\nexcept RuntimeError:\n    pass\n", "conditional-step"),
         ("optimizer", "", "no-step"),
@@ -224,3 +227,8 @@ def test_a_counter_that_a_loop_takes_turns_by_cannot_stay_behind(make_loop):
 
 def test_turns_whose_names_have_a_value_before_the_loop_are_no_obstacle(make_loop):
     assert "gated" in make_loop(step=TURNS.replace("second", "window")).codes(BY_TURNS.replace(": second", ": window"))
+
+
+def test_a_step_that_only_the_boundary_decides_about_is_no_chance(make_loop):
+    loop = make_loop(step="accelerator.backward(model(batch))\naccelerator.sync_gradients and optimizer.step()\n")
+    assert "gated" in loop.codes("if accelerator.sync_gradients:\n    global_step += 1")
