@@ -4,10 +4,10 @@ from toykit import Loader, Model, Optimizer, done
 
 class Ticker:
     def __init__(self):
-        self.n = 0
+        self.global_step = 0
 
     def __call__(self):
-        self.n += 1
+        self.global_step += 1
 
 
 class Stepper:
@@ -28,7 +28,7 @@ def main():
     for batch in Loader(16):
         update(batch)
         tick()
-    done(global_step=tick.n)
+    done(global_step=tick.global_step)
 
 
 main()
