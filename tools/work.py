@@ -129,8 +129,11 @@ class Work:
     def _by_turns(self, block: Block, statements: list[ast.stmt]) -> Refusal | None:
         """Why the counter cannot stay behind where the loop takes turns by it."""
         counters, loop = self.traits.counters_in(statements), self.script.loop(statements[0])
-        nodes = within(loop.body) if counters and loop is not None else ()
-        tests = [node for node in nodes if isinstance(node, ast.If) and self.traits.asks_counter(node.test, counters)]
+        if not counters or loop is None:
+            return None
+        seen = [node for node in self.flow.tests if isinstance(node, ast.If) and loop.lineno < node.lineno]
+        end = loop.end_lineno or 0
+        tests = [node for node in seen if node.lineno <= end and self.traits.asks_counter(node.test, counters)]
         inside = {id(node) for node in within([*statements, block.node])}
         return read_by_turns(block.scope, tests, inside) if len(tests) > 1 else None
 
