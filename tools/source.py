@@ -54,9 +54,8 @@ class Source:
         """
         if b"\0" in data:
             raise SourceError("a Python source file must not contain NUL bytes; this looks like a binary file")
-        if (
-            data.lstrip()[:1] == b"{" and b'"cells"' in data and b'"nbformat"' in data
-        ):  # such JSON parses as Python too
+        is_notebook = data.lstrip()[:1] == b"{" and b'"cells"' in data and b'"nbformat"' in data
+        if is_notebook:  # its JSON parses as Python too
             raise SourceError("this is a notebook: make a script of it first, as with `jupyter nbconvert --to script`")
         try:
             encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
