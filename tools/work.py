@@ -134,8 +134,9 @@ class Work:
         seen = [node for node in self.flow.tests if isinstance(node, ast.If) and loop.lineno < node.lineno]
         end = loop.end_lineno or 0
         tests = [node for node in seen if node.lineno <= end and self.traits.asks_counter(node.test, counters)]
-        inside = {id(node) for node in within([*statements, block.node])}
-        return read_by_turns(block.scope, tests, inside) if len(tests) > 1 else None
+        if len(tests) < 2:
+            return None
+        return read_by_turns(block.scope, tests, {id(node) for node in within([*statements, block.node])})
 
     def _stays_true(self, block: Block, statements: list[ast.stmt]) -> Refusal | None:
         """Why the answer of a test on the counter cannot wait for an applied update."""

@@ -38,6 +38,8 @@ class Script(Classes):
 
         Those of a list that a loop runs one after another all run.
         """
+        if self._is_foreign(call.func) and of_variable(call)[0] not in scope.bindings:
+            return []  # most calls: of another file, and by no variable of a loop over hooks
         if call not in self._run:
             found = [self.read(item) for item in self._runs(scope, call)]
             if self._sought:
