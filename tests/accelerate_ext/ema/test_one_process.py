@@ -1,5 +1,7 @@
 """A model in parts on a mesh of a single process, as a launcher leaves it on one device; and larger meshes, pretended."""
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,6 +24,9 @@ except ImportError:  # its place before torch 2.6
 def mesh():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
+    time.sleep(
+        0.02
+    )  # lets gloo's threads drop their tensors: the group waits for them and keeps what they need for it
     dist.destroy_process_group()
 
 

@@ -227,7 +227,6 @@ for _ in range(3):
     scaler.update()
     for optimizer in optimizers:
         optimizer.zero_grad()
-dist.destroy_process_group()
 """
     ran = run(workshop, tmp_path, text, Plan(at=(2,), optimizer="1"))
     assert [(a.optimizer, a.number) for a in ran.timeline.attempts if a.injected] == [(1, 2)]
