@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 
 from ..source import Source
 from .bindings import Binding
@@ -15,16 +16,16 @@ _PLAIN_BASES = ("object", "ABC", "Module", "Protocol", "Generic", "NamedTuple", 
 _DEPTH = 4  # names, attributes and parameters that are followed to an object
 
 
-class Classes(Index):
-    """The index over one source file, with the classes of its objects."""
+class Classes(Index, ABC):
+    """The index over one source file, with the classes of its objects; `Script` adds the calls."""
 
     def __init__(self, source: Source) -> None:
         self._inheriting: dict[Scope, list[Scope]] = {}
         super().__init__(source)
 
+    @abstractmethod
     def calls(self, function: Scope) -> list[tuple[ast.stmt, ast.Call]]:
-        """Every call of a function of this file that the text shows."""
-        raise NotImplementedError
+        """Every call of a function of this file that the text shows: they tell what its parameters hold."""
 
     def _overrides(self, scope: Scope, target: ast.expr) -> list[Scope]:
         """The methods that classes put in the place of one which a method of their base calls on its own object."""
