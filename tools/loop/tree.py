@@ -174,3 +174,8 @@ def by_chance(node: ast.stmt) -> set[int]:
         if not any("sync_gradients" in ast.dump(test) for test in tests):
             found |= {id(inner) for arm in arms for inner in ast.walk(arm) if isinstance(inner, ast.Call)}
     return found
+
+
+def operands(test: ast.expr) -> list[ast.expr]:
+    """What `and` and `or` join in a test, to the innermost; the test itself where they join nothing."""
+    return [part for value in test.values for part in operands(value)] if isinstance(test, ast.BoolOp) else [test]

@@ -8,7 +8,7 @@ from ..loop.blocks import Block
 from ..loop.names import called, key
 from ..loop.obstacles import Refusal
 from ..loop.scope import Scope
-from ..loop.tree import walk, within
+from ..loop.tree import operands, walk, within
 from ..work import Work
 
 
@@ -44,16 +44,12 @@ def _asks_for_the_end(work: Work, node: ast.If) -> bool:
     loops = [item for item in work.script.ancestors(node) if isinstance(item, (ast.For, ast.AsyncFor))]
     targets = {key(item) for loop in loops for item in ast.walk(loop.target)} - {None}
     scope = work.script.places[node].scope
-    for part in _parts(node.test):
+    for part in operands(node.test):
         held = work.script.bindings(scope, part.id) if isinstance(part, ast.Name) else []
         values = [value for value in (part, *(item.value for item in held)) if value is not None]
         if any(_is_last(work, scope, value, targets) for value in values):
             return True
     return False
-
-
-def _parts(test: ast.expr) -> list[ast.expr]:
-    return [part for value in test.values for part in _parts(value)] if isinstance(test, ast.BoolOp) else [test]
 
 
 def _is_choice(test: ast.expr) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ..loop.blocks import Block
 from ..loop.gathering import gathers
 from ..loop.names import key
-from ..loop.tree import calls_of, expressions, within
+from ..loop.tree import calls_of, expressions, operands, within
 from ..work import Work
 from .logs import is_free_to_wait, is_log
 
@@ -73,16 +73,12 @@ def is_by_modulo(work: Work, block: Block) -> bool:
     if block.state.sync is not None or work.objects.accumulation != "maybe":
         return False
     nodes = [*([block.node] if block.test is not None else []), *work.script.ancestors(block.node)]
-    for test in [part for node in nodes if isinstance(node, ast.If) for part in _parts(node.test)]:
+    for test in [part for node in nodes if isinstance(node, ast.If) for part in operands(node.test)]:
         name = key(test)
         values = [item.value for item in work.script.bindings(block.scope, name)] if name is not None else [test]
         if any(value is not None and re.search(r"%[^=]*accum", work.layout.text(value)) for value in values):
             return True
     return False
-
-
-def _parts(test: ast.expr) -> list[ast.expr]:
-    return [part for value in test.values for part in _parts(value)] if isinstance(test, ast.BoolOp) else [test]
 
 
 class _Reader:

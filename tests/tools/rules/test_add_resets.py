@@ -67,3 +67,52 @@ def test_a_sum_over_several_updates_is_put_back(loop):
 )
 def test_where_there_is_no_place_for_it_the_reset_is_asked_for(loop, body):
     assert "reset-missing" in loop.stays(body)
+
+
+def test_a_clause_that_is_negated_stays_so(loop):
+    block = BLOCK.replace("if acc", "if not args.dry and acc")
+    assert loop.becomes(block, f"{block}\nelif not args.dry and accelerator.sync_gradients:\n    window = 0.0")
+
+
+def test_a_reset_under_a_test_keeps_that_test_above_an_exit(loop):
+    leave = f"if not accelerator.sync_gradients or {SKIPPED}:\n    continue\n"
+    rest = "global_step += 1\nif args.short:\n    window = 0.0"
+    reset = f"if accelerator.sync_gradients and {SKIPPED}:\n    if args.short:\n        window = 0.0\n"
+    assert loop.becomes(leave + rest, reset + leave + rest)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"if {GATE}:\n    global_step += 1\n    with guard():\n        window = 0.0",
+        f"if {GATE}:\n    global_step += 1\n    if due():\n        window = 0.0",
+        f"total += 1\n{BLOCK}\n    with guard():\n        total = 0.0",
+        f"{BLOCK}\nelif accelerator.sync_gradients or args.short:\n    x = 1",
+        BLOCK.replace("if acc", "if args.short and acc")
+        + "\nelif args.short or accelerator.sync_gradients:\n    x = 1",
+        f"if not (accelerator.sync_gradients and {SKIPPED}):\n    global_step += 1\n    window = 0.0",
+    ],
+    ids=[
+        "inside with",
+        "under a call",
+        "one of two",
+        "an arm for more",
+        "an arm for either",
+        "another form of the test",
+    ],
+)
+def test_what_cannot_be_repeated_or_placed_is_asked_for(loop, body):
+    result = loop.rewrite(body)
+    assert result.after == result.before
+    assert {"reset-missing", "flag-without-sync"} & {site.code for site in result.sites}
+
+
+def test_a_sum_whose_start_is_not_seen_is_asked_for(loop):
+    body = f"args.sum += 1\nif {GATE}:\n    global_step += 1\n    if global_step % 9 == 0:\n        args.sum = 0.0"
+    assert "reset-missing" in loop.stays(body)
+
+
+def test_the_reset_is_reported_at_its_block(loop):
+    result = loop.rewrite(BLOCK)
+    (site,) = [site for site in result.sites if site.code == "reset-added"]
+    assert result.before.decode().splitlines()[site.line - 1].strip() == BLOCK.splitlines()[0]
